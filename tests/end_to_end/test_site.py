@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from docs.site.build import CONFIGURATION, DOCUMENTS, PAGES, ROOT, SITE, BrokenLinkError, place, relink, stage
+from docs.site.build import CONFIGURATION, DOCUMENTS, ROOT, SITE, BrokenLinkError, place, relink, stage
 
 import recurra
 
@@ -72,9 +72,11 @@ def site() -> dict[Path, Page]:
 
 
 @pytest.mark.slow
-def test_every_page_is_in_the_site(site: dict[Path, Page]) -> None:
+def test_every_page_and_every_public_name_is_in_the_site(site: dict[Path, Page]) -> None:
     for source in [*SOURCES, *DOCUMENTS]:
         assert html(place(PurePosixPath(source))) in site, source
+    names = site[SITE / "reference" / "api.html"].names
+    assert {"recurra.Classifier.predict", *(f"recurra.{name}" for name in recurra.__all__)} <= names
 
 
 @pytest.mark.slow
@@ -102,13 +104,6 @@ def test_links_and_what_is_loaded_exist(site: dict[Path, Page]) -> None:
     assert seen > 1000
 
 
-@pytest.mark.slow
-def test_every_public_name_is_in_the_reference(site: dict[Path, Page]) -> None:
-    page = site[SITE / "reference" / "api.html"]
-    assert {f"recurra.{name}" for name in recurra.__all__} <= page.names
-    assert "recurra.Classifier.predict" in page.names
-
-
 def test_the_reference_names_no_more_than_is_public() -> None:
     text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^::: recurra\.(\w+)$", text, re.MULTILINE)) == sorted(recurra.__all__)
@@ -122,8 +117,8 @@ def test_the_navigation_leads_to_every_page() -> None:
     assert {name for name in pages - set(named) if f"({name.removeprefix('decisions/')})" not in listed} == set()
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+def test_links_of_a_copy_stay_inside_the_pages_and_those_to_nothing_are_refused(tmp_path: Path) -> None:
+    project, pages = tmp_path / "project", tmp_path / "pages"
     for name, text in {
         "README.md": "# A\n", "CHANGELOG.md": "# C\n", "SECURITY.md": "# S\n",
         "CONTRIBUTING.md": "see [it](docs/a/b.md#c)\n",
@@ -132,13 +127,8 @@ def project(tmp_path: Path) -> Path:
         "```md\n[kept](nowhere.md)\n```\n",
         "results/x/record.json": "{}", "results/x/rows.parquet": "", "results/y.yaml": "a: 1",
     }.items():  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-def test_links_of_a_copy_stay_inside_the_pages(project: Path, tmp_path: Path) -> None:
-    pages = tmp_path / "pages"
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
     stage(pages, project)
     assert (pages / "a/b.md").read_text(encoding="utf-8") == (
         "[r](../files/results/README.md) [one](../files/results/x/record.json) [q](README.md#f) [w](https://w.org/a)\n"
@@ -150,17 +140,9 @@ def test_links_of_a_copy_stay_inside_the_pages(project: Path, tmp_path: Path) ->
     listing = (pages / "files/results/README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((.*)\)", listing) == ["x/record.json", "y.yaml"]
     assert not list(pages.rglob("*.parquet"))
-
-
-@pytest.mark.parametrize("target", ["gone.md", "../../../outside.md"])
-def test_a_link_to_nothing_is_refused(project: Path, target: str) -> None:
-    with pytest.raises(BrokenLinkError, match=f"docs/a/b.md links to {target}, which does not exist"):
-        relink(f"[x]({target})", PurePosixPath("docs/a/b.md"), project)
-
-
-def test_pages_of_docs_have_a_place_of_their_own() -> None:
-    assert place(PurePosixPath("docs/decisions")).as_posix() == "decisions/README.md"
-    assert PAGES.is_relative_to(ROOT / "build") and SITE.is_relative_to(ROOT / "build")
+    for target in ("gone.md", "../../../outside.md"):
+        with pytest.raises(BrokenLinkError, match=f"docs/a/b.md links to {target}, which does not exist"):
+            relink(f"[x]({target})", PurePosixPath("docs/a/b.md"), project)
 
 
 @pytest.mark.slow

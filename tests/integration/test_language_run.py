@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 
 from interrupted import execute, in_a_process, one_fast
-from language_runs import TEXT_KEYS, TINY_KEYS, language_run, tiny_variant
+from language_runs import TEXT_KEYS, TINY_KEYS, language_run, tiny_variant, write_text
+from recurra.core.configuration import write_yaml
 from recurra.core.record import read_language_record
 from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.tokenization import encode_running_text, read_language_tokenizer
+from recurra.study.plan import plan_study
+from recurra.study.spec import load_study
 from reviews import Command
 from tiny_runs import TrainedRun, assert_goes_on_after, history, train_in_two_processes
 
@@ -52,17 +54,12 @@ def test_a_finished_run_has_what_a_classifiers_run_has(trained: TrainedRun) -> N
         assert metrics.final.word_perplexity == pytest.approx(
             metrics.final.token_perplexity ** (metrics.tokens / metrics.words)
         )
-
-
-def test_the_audits_run_by_themselves_and_pass(trained: TrainedRun) -> None:
-    audits = {audit.name: audit for audit in read_language_record(trained.folder).audits}
+    audits = {audit.name: audit.status for audit in record.audits}
     assert set(audits) == {
         "causality.exit-1", "causality.final", "padding.logits", "padding.loss", "cache.logits", "perplexity.too-good",
         "seen.lines.validation", "seen.lines.test",
     }  # fmt: skip
-    assert {audit.status for name, audit in audits.items() if name.split(".")[0] in ("causality", "padding")} == {
-        "passed"
-    }
+    assert {status for name, status in audits.items() if name.split(".")[0] in ("causality", "padding")} == {"passed"}
 
 
 # Names of `interrupted.MOMENTS`.
@@ -91,11 +88,6 @@ def test_a_leaking_model_exits_with_3_and_is_called_so(tmp_path: Path, command: 
     command("audit", "model", run, code=3)
     # Nothing is quoted without the word.
     assert "crt-tiny-leaks" in command("evaluate", run).out
-
-
-def test_a_study_calls_a_variant_that_leaks_so_too(tmp_path: Path) -> None:
-    assert "-tiny-leaks-" in language_run(tmp_path, model=tiny_variant(causal_convolution=False)).run_id
-    assert "leaks-leaks" not in language_run(tmp_path, model=tiny_variant("t-leaks", causal_convolution=False)).run_id
 
 
 def test_evaluating_a_run_gives_what_its_record_says(trained: TrainedRun, command: Command) -> None:
@@ -147,10 +139,7 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(trained
     for value in (first, losses[7], last):
         assert f"{value:.4f}" in shown
 
-
-def test_under_a_stride_the_loss_by_position_is_not_that_of_the_first_window(
-    trained: TrainedRun, command: Command
-) -> None:
+    # Under a stride it is not that of the first window.
     arguments = ("evaluate", trained.folder, "--stride", 4, "--by-position")
     positions = command(*arguments, "--json").json["positions"]["final"]
     assert set(positions["tokens"][:12]) == {1} and min(positions["tokens"][12:]) > 2
@@ -158,23 +147,6 @@ def test_under_a_stride_the_loss_by_position_is_not_that_of_the_first_window(
     for place in (12, 13, 15):
         assert f"{positions['loss'][place]:.4f}" in shown
     assert f"{positions['loss'][0]:.4f}" not in shown
-
-
-def test_the_harness_reads_a_run_as_our_evaluation_does(trained: TrainedRun, tmp_path: Path, command: Command) -> None:
-    from recurra.study.harness import RecurraLM
-
-    # It fits one window, which both cut alike.
-    line = "the river runs past the mill"
-    (tmp_path / "line.txt").write_text(f"{line}\n", encoding="utf-8")
-    metrics = command("evaluate", trained.folder, "--data", tmp_path / "line.txt", "--json").json["metrics"]
-    assert metrics["tokens"] <= metrics["context"]
-    for head, exit_after in (("exit-1", 1), ("final", None)):
-        lm = RecurraLM(trained.folder, exit=exit_after)
-        assert lm.max_length == 16
-        # Our evaluation also predicts the end of the line.
-        asked = [SimpleNamespace(args=(f"{line}<|endoftext|>",))]
-        (value,) = lm.loglikelihood_rolling(asked, disable_tqdm=True)
-        assert -value == pytest.approx(metrics["heads"][head]["loss"] * metrics["tokens"], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -186,3 +158,53 @@ def test_two_processes_train_one_model(trained: TrainedRun, tmp_path: Path) -> N
     first, of_one = record.training.history[0], alone.training.history[0]
     assert set(first.validation_heads) == set(of_one.validation_heads)
     assert record.metrics["test"].tokens == alone.metrics["test"].tokens
+
+
+@pytest.mark.slow
+def test_a_study_from_plan_to_report(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    write_text(Path("river.txt"))
+    text = {"name": "river.txt", "context": 16, "tokenizer": "trained", "trained_vocab_size": 300}
+    study = {
+        "name": "leak", "data": [text], "protocols": ["tuned"], "seeds": [0],
+        "models": [tiny_variant(), tiny_variant("tiny-leaks", causal_convolution=False)],
+        "protocol_overrides": ["max_epochs=2", "batch_size=8", "learning_rate=5e-3"],
+    }  # fmt: skip
+    Path("leak.yaml").write_text(write_yaml(study), encoding="utf-8")
+    where = ["leak.yaml", "--output", "out"]
+    plan = command("study", "plan", *where, "--cache-dir", "cache", "--calibrate", "--json").json
+    assert plan["counts"] == {"to do": 2} and plan["remaining_flops"] > 0 and plan["remaining_s"] > 0
+    costs = [run["training_flops"] for run in plan["runs"]]
+    assert costs[0] == costs[1] == plan["training_flops"] / 2
+
+    # One of the two is there already; a study does not run it again.
+    first = plan_study(load_study("leak.yaml"), Path("out"))[0]
+    first.folder.mkdir(parents=True)
+    assert in_a_process(execute, first.config.plain(), first.folder.resolve(), []) == 0
+    before = (first.folder / "record.json").read_bytes()
+    found = command("study", "run", *where, "--workers", 1, "--threads", 1, "--quiet", "--json", code=3).json
+    assert (first.folder / "record.json").read_bytes() == before
+    table = found["tables"][0]
+    assert [(model["label"], model["leaks"]) for model in table["models"]] == [("tiny", False), ("tiny-leaks", True)]
+    assert "leaks: its predictions read up to" in table["conclusion"]
+    records = [read_language_record(run["folder"]) for model in table["models"] for run in model["runs"]]
+    for model, record in zip(table["models"], records, strict=True):
+        for split, metrics in record.metrics.items():
+            assert model["scores"][split]["loss"]["mean"] == pytest.approx(metrics.final.loss)
+
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    assert "A model reads the future" in page and "tiny-leaks" in page and page.count("<script") == 1
+    names = {path.name for path in Path("out/figures").iterdir()}
+    drawn = {"objective-by-epoch.svg", "loss-by-loop-on-test.svg"}
+    against = {f"loss-against-{what}.svg" for what in ("latency-batch-1", "latency-batch-16")}
+    assert len(names) == 4 and all(any(name.endswith(end) for name in names) for end in drawn | against)
+    assert {path.name for path in Path("out/tables").glob("*.csv")} >= {"results.csv", "audits.csv"}
+
+    assert command("study", "status", "out", "--json").json["counts"] == {"done": 2}
+    assert command("study", "report", *where, "--json", code=3).json["tables"] == found["tables"]
+    done = command("study", "plan", *where, "--cache-dir", "cache", "--json").json
+    assert done["counts"] == {"done": 2} and done["remaining_flops"] == 0
+    assert "from 1 of its own records here" in command("study", "plan", *where, "seeds=[0,1]").out
+    assert "causality.final" in command("audit", "study", "out", code=3).out
+    assert "exit-1" in command("study", "report", *where, code=3).out

@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 
 from onnx_graphs import FEED_FORWARDS, SHAPES, exact_products, rows, session_of
 from recurra.cli.main import main
-from recurra.data.sst2 import load_sst2
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.onnx.graph import Int8Linear, Linear
@@ -32,21 +31,15 @@ from tiny_encoder import write_tiny_encoder
 WHOLE = [text for text, _ in review_rows(60, seed=9)]
 TEXTS = [*WHOLE[:30], *(" ".join(text.split()[: 2 + number % 8]) for number, text in enumerate(WHOLE[30:]))]
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
-PRECISIONS = ("fp32", "int8")
 # OpenVINO's products do not saturate where those of ONNX Runtime do.
 COMPARED = ["fp32", pytest.param("int8", marks=exact_products)]
 LEARNS = ("max_epochs=6", "learning_rate=1e-2", "batch_size=8", "warmup_ratio=0.1", "label_smoothing=0.1")
-EXITS = "model.exits=[1]"
-CONVOLUTION = ("model.feed_forward=conv+linear", "model.num_cycles=2", "model.pooling=max")
+# Models with most to go wrong; others: `test_any_configuration_is_read`.
 RUNS = {
-    "recurrent": (),
-    "recurrent-exits": (EXITS,),
-    "stacked": ("model.num_recurrences=1", "model.num_core_layers=2", "model.residual_scale=0"),
-    "convolution": CONVOLUTION,
-    "convolution-exits": (EXITS, *CONVOLUTION),
+    "recurrent-exits": ("model.exits=[1]",),
+    "convolution": ("model.feed_forward=conv+linear", "model.num_cycles=2", "model.pooling=max"),
 }
 PLANS: dict[str, dict[str, Any]] = {
-    "encoder": {},
     "encoder-loop": {"plan": "0 (1 2)x2 3"},
     "encoder-exits": {"plan": "0 (1 2)x2", "exits": [1], "recurrence_norms": True, "low_rank": 3},
 }
@@ -65,26 +58,18 @@ def train_encoder(root: Path, keys: dict[str, Any]) -> Path:
     return root / "run"
 
 
-def shapes(*names: str) -> list[Any]:
-    """Shapes to hold against the other runtime; all but the one with most to go wrong are slow."""
-    return [pytest.param(name, marks=() if name == "recurrent-exits" else pytest.mark.slow) for name in names]
+FIRST, *OTHERS = [*RUNS, *PLANS]
 
 
-@pytest.fixture(scope="module", params=shapes(*RUNS, *PLANS))
+@pytest.fixture(scope="module", params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def exports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The exports of a trained run, by precision."""
-    root = tmp_path_factory.mktemp(request.param)
-    if request.param in PLANS:
-        run = train_encoder(root, PLANS[request.param])
-    else:
-        run = train_tiny(root, *RUNS[request.param], *LEARNS)
-    return export(run, root)
-
-
-def export(run: Path, root: Path) -> dict[str, Path]:
-    for precision in PRECISIONS:
+    name: str = request.param
+    root = tmp_path_factory.mktemp(name)
+    run = train_encoder(root, PLANS[name]) if name in PLANS else train_tiny(root, *RUNS[name], *LEARNS)
+    for precision in ("fp32", "int8"):
         export_run(run, root / precision, ExportOptions("onnx", precision))
-    return {precision: root / precision for precision in PRECISIONS}
+    return {precision: root / precision for precision in ("fp32", "int8")}
 
 
 def encoded(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
@@ -144,7 +129,6 @@ def test_labels_and_logits_are_those_of_onnx_runtime(exports: dict[str, Path], p
     assert_same(model(alone)["logits"], session.run(["logits"], alone)[0], precision)
 
 
-@pytest.mark.parametrize("exports", shapes(*sorted({*RUNS, *PLANS} - {"stacked", "encoder"})), indirect=True)
 @pytest.mark.parametrize("precision", COMPARED)
 def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
     exports: dict[str, Path], precision: str
@@ -198,7 +182,7 @@ def test_any_configuration_is_read(shape: dict[str, Any], exits: bool, linear: L
     assert_same(compiled(graph)(inputs)["logits"], wanted, "int8" if isinstance(linear, Int8Linear) else "fp32")
 
 
-@pytest.mark.parametrize("exports", ["recurrent-exits"], indirect=True)
+@pytest.mark.parametrize("exports", [FIRST], indirect=True)
 def test_the_lines_of_the_guide_run(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exports").mkdir()
@@ -211,27 +195,3 @@ def test_the_lines_of_the_guide_run(exports: dict[str, Path], tmp_path: Path, mo
     onnx.checker.check_model(kept, full_check=True)
     optional = {"num_recurrences", "exit_confidences", "exit_entropies"}
     assert not optional & {weight.name for weight in kept.graph.initializer}
-
-
-@exact_products
-@pytest.mark.data
-@pytest.mark.slow
-def test_real_sentences_get_the_same_labels(data_root: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model.yaml"
-    shape = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "num_core_layers": 1}
-    model.write_text(yaml.safe_dump({**shape, "num_recurrences": 2, "exits": [1]}), encoding="utf-8")
-    arguments = ["train", "--model", str(model), "--data", "sst2", "--data-root", str(data_root), "--quiet"]
-    arguments += ["--output", str(tmp_path / "run"), "--cache-dir", str(tmp_path / "cache"), "--tokenizer", "trained"]
-    arguments += ["--threads", "1", "--no-latency", "data.trained_vocab_size=2000", "data.fraction=0.05"]
-    assert main([*arguments, "max_epochs=4", "learning_rate=3e-3", "batch_size=32"]) == 0
-    split = load_sst2("official", 0, data_root).splits["validation"]
-    for precision, folder in export(tmp_path / "run", tmp_path).items():
-        graph = onnx.load(folder / "model.onnx")
-        session, model = session_of(graph), compiled(graph)
-        found, wanted = [], []
-        for start in range(0, len(split.texts), 32):
-            inputs = encoded(folder, list(split.texts[start : start + 32]))
-            found.append(model(inputs)["logits"])
-            wanted.append(session.run(["logits"], inputs)[0])
-        assert (np.concatenate(wanted).argmax(axis=1) == split.labels).mean() > 0.65
-        assert_same(np.concatenate(found), np.concatenate(wanted), precision)

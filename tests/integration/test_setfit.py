@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertModel
 import recurra.training.setfit as method
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError, UnavailableError
-from recurra.core.record import RunRecord
+from recurra.core.record import RunRecord, read_record
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_split
@@ -25,23 +25,18 @@ from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
-from recurra.training.protocols import PROTOCOLS, ProtocolConfig
+from recurra.training.protocols import PROTOCOLS
 from reviews import Command, review_rows, write_reviews
 
 ROWS = 8
 
 
-def configured(
-    root: Path,
-    protocol: ProtocolConfig = PROTOCOLS["finetune-few"],
-    max_length: int = 24,
-    windows: int = 1,
-    **keys: Any,
-) -> RunConfig:
+def configured(root: Path, max_epochs: int = 3, max_length: int = 24, windows: int = 1, **keys: Any) -> RunConfig:
     """A run of the encoder trained by SetFit."""
     model = root / "model.yaml"
     model.write_text(yaml.safe_dump({"encoder": str(root / "encoder"), "method": "setfit", **keys}), encoding="utf-8")
     data = DataConfig(name=str(root / "reviews.csv"), rows_per_label=ROWS, max_length=max_length, windows=windows)
+    protocol = PROTOCOLS["finetune-few"].model_copy(update={"max_epochs": max_epochs, "curriculum_epochs": 2})
     return make_run(str(model), data, protocol, seed=0, precision="fp32")
 
 
@@ -88,8 +83,7 @@ def test_a_run_says_what_the_package_trained(root: Path, tmp_path: Path, monkeyp
     assert record.training.history == [] and record.config["protocol"]["max_epochs"] == 1
     assert record.model.description == f"the encoder {root / 'encoder'}, trained by SetFit {method.version()}"
     # What the protocol says of epochs is not the package's: another number is the same run, and not run again.
-    longer = PROTOCOLS["finetune-few"].model_copy(update={"max_epochs": 99})
-    again = execute(configured(root, longer), tmp_path / "run", root)
+    again = execute(configured(root, max_epochs=99), tmp_path / "run", root)
     assert again.run_id == record.run_id and len(trained) == 1
 
 
@@ -108,76 +102,54 @@ def test_the_head_is_the_regression(classes: int, present: list[int]) -> None:
     assert np.isfinite(np.log(found)).all()
 
 
-@pytest.mark.parametrize(("rows", "steps"), [(2, 5), (3, 8), (16, 40), (400, 1_000), (40_000, 1_000)])
-def test_each_row_is_in_forty_pairs_until_the_steps_are_bounded(rows: int, steps: int) -> None:
-    assert method.steps_for(rows) == steps
-    assert method.reads_of_a_row(rows) == pytest.approx(2 * 16 * steps / rows)
+def test_each_row_is_in_forty_pairs_until_the_steps_are_bounded() -> None:
+    for rows, steps in ((2, 5), (3, 8), (16, 40), (400, 1_000), (40_000, 1_000)):
+        assert method.steps_for(rows) == steps
+        assert method.reads_of_a_row(rows) == pytest.approx(2 * 16 * steps / rows)
 
 
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[list[str], list[int]]]:
-    """Texts and labels that the package got, by its method."""
+def test_every_window_of_a_text_fits_the_regression_and_of_many_some_are_paired(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from setfit import Trainer
 
-    found: dict[str, tuple[list[str], list[int]]] = {}
+    given: dict[str, tuple[list[str], list[int]]] = {}
 
-    def told(name: str) -> Any:
+    def telling(name: str) -> Any:
         whole = getattr(Trainer, name)
 
         def part(self: Any, texts: list[str], labels: list[int], **keys: Any) -> Any:
-            found[name] = texts, labels
+            given[name] = texts, labels
             return whole(self, texts, labels, **keys)
 
         return part
 
     for name in ("train_embeddings", "train_classifier"):
-        monkeypatch.setattr(Trainer, name, told(name))
-    return found
-
-
-def test_of_many_rows_some_are_paired_and_all_fit_the_regression(
-    root: Path, tmp_path: Path, given: dict[str, tuple[list[str], list[int]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch.setattr(Trainer, name, telling(name))
     monkeypatch.setattr(method, "MOST_PAIRED_ROWS", ROWS)
-    execute(configured(root), tmp_path / "run", root)
-    texts, _ = given["train_classifier"]
-    assert len(texts) == 2 * ROWS
-    assert given["train_embeddings"][0] == [texts[row] for row in method.paired_rows(2 * ROWS, 0)]
-
-
-def test_every_window_of_a_text_is_learned(
-    root: Path, tmp_path: Path, given: dict[str, tuple[list[str], list[int]]]
-) -> None:
     record = execute(configured(root, max_length=6, windows=4), tmp_path / "run", root)
     tokenizer = AutoTokenizer.from_pretrained(root / "encoder")
-    split = recorded_split(record, "train", None)
-    windows = encode_split(split, tokenizer, 6, windows=4)
+    windows = encode_split(recorded_split(record, "train", None), tokenizer, 6, windows=4)
     texts, labels = given["train_classifier"]
     assert len(texts) > 2 * ROWS and labels == windows.labels.tolist()
     assert [tokenizer(text)["input_ids"] for text in texts] == [
         windows[row]["input_ids"].tolist() for row in range(len(windows))
     ]
+    paired = method.paired_rows(len(texts), 0)
+    assert len(paired) == ROWS
+    assert given["train_embeddings"] == ([texts[row] for row in paired], [labels[row] for row in paired])
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
+def test_what_does_not_go_with_it_is_refused(root: Path, tmp_path: Path) -> None:
+    keys: dict[str, Any]
+    for keys, message in (
         ({"method": "setfitt"}, "did you mean 'setfit'"),
         ({"plan": "0 (1)x2 3"}, "'plan' is '0 (1)x2 3', but method 'setfit'"),
         ({"teacher": "runs/x"}, "'teacher' is 'runs/x', but method 'setfit'"),
         ({"low_rank": 3}, "'low_rank' is '3', but method 'setfit'"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        configured(root, **keys)
-
-
-def test_a_curriculum_of_models_beside_it_is_no_matter(root: Path) -> None:
-    assert configured(root, PROTOCOLS["finetune"].model_copy(update={"curriculum_epochs": 2})).protocol.max_epochs == 1
-
-
-def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            configured(root, **keys)
     data = DataConfig(name=str(root / "reviews.csv"))
     (tmp_path / "model.yaml").write_text("method: setfit\nhidden_size: 16\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="without an encoder to apply it to"):
@@ -202,13 +174,14 @@ def test_the_package_is_asked_for_before_anything_runs(
     assert "recurra[peers]" in command(*train, code=2).err
 
 
+@pytest.mark.slow
 def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the_others(
     root: Path, tmp_path: Path, command: Command
 ) -> None:
     write_reviews(tmp_path / "few.csv", rows=40)
     more = tmp_path / "more.txt"
     more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
-    compare = ["compare", tmp_path / "few.csv", "--output", tmp_path / "runs", "--quiet"]
+    compare = ["compare", tmp_path / "few.csv", "--output", tmp_path / "runs", "--quiet", "--folds", 1]
     compare += ["--from", root / "encoder", "--plan", "0 (1)x2 3", "--workers", 1, "--threads", 1]
     compare += ["data.max_length=24", "max_epochs=1", "--no-latency", "--unlabelled", more, "--json"]
     (table,) = command(*compare).json["tables"]
@@ -217,5 +190,9 @@ def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the
     assert set(found) == {"linear-tuned", "linear-taught", *by_encoder}
     assert found["linear-taught"]["description"].endswith("on a teacher's answers")
     assert "trained by SetFit" in found["encoder-setfit"]["description"] and table["training"] == "finetune-few"
-    run = Path(found["encoder-setfit"]["runs"][0]["folder"])
-    assert len(Classifier.from_run(run).predict(["a good film", "dull"])) == 2
+    for label, model in found.items():
+        # A teacher is trained before its student, which comes first in the alphabet.
+        teacher = read_record(Path(model["runs"][0]["folder"])).teacher
+        assert (teacher is not None) == (label in ("linear-taught", "encoder-small"))
+        assert teacher is None or "-encoder-finetune-few-" in teacher.runs[0]
+        assert teacher is None or teacher.compares_states == (label == "encoder-small")
