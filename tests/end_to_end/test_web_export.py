@@ -18,10 +18,11 @@ from benchmarks.browser import served
 from tokenizers import Tokenizer
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.data.cleaning import CAREFUL, browser_steps, clean_text
 from recurra.data.encoding import encode_windows
-from reviews import TINY_DATA, review_rows, train_tiny, write_csv, write_tiny_model
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
+from reviews import review_rows, train_tiny
 
 # What two languages may read in two ways: white space, case, words, tags, accents, special tokens.
 AWKWARD = [
@@ -56,9 +57,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("exports") / "web"
-    arguments = ["--format", "web", "--precision", "fp32", "--output", str(output), "--quiet"]
-    assert main(["export", str(run), *arguments]) == 0
+    return as_web(run, tmp_path_factory.mktemp("exports") / "web")
+
+
+def as_web(run: Path, output: Path) -> Path:
+    export_run(run, output, ExportOptions("web", "fp32"))
     return output
 
 
@@ -136,29 +139,22 @@ def test_rows_are_the_lines_of_the_file(page: Any, tmp_path: Path) -> None:
     page.fill("#texts", "short\n" + "warm " * 60)
     classify(page)
     assert page.inner_text("#status").endswith(" Too long for the model, and cut: 1.")
+    # A file that the page cannot read is refused.
+    for name, content, said in (
+        ("latin.txt", "café déjà vu".encode("cp1252"), "latin.txt is not UTF-8; save it as UTF-8"),
+        ("wide.txt", "good".encode("utf-16"), "wide.txt is not UTF-8; save it as UTF-8"),
+        ("rows.CSV", b"text,label\ngood,1\n", "rows.CSV is a table, and this page reads one text a line"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        page.fill("#texts", "as before")
+        page.set_input_files("#file", tmp_path / name)
+        page.wait_for_selector("#problem:not([hidden])")
+        assert page.inner_text("#problem").startswith(said) and page.input_value("#texts") == "as before"
+        classify(page)
+        assert page.is_hidden("#problem")
     page.fill("#texts", "\n  \n")
     page.click("#classify")
     assert page.inner_text("#problem") == "There is no text yet: type one."
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("texts.txt", "café déjà vu".encode("cp1252"), "texts.txt is not UTF-8; save it as UTF-8"),
-        ("texts.txt", "good".encode("utf-16"), "texts.txt is not UTF-8; save it as UTF-8"),
-        ("rows.CSV", b"text,label\ngood,1\n", "rows.CSV is a table, and this page reads one text a line"),
-    ],
-)
-def test_a_file_that_the_page_cannot_read_is_refused(
-    name: str, content: bytes, said: str, page: Any, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    page.fill("#texts", "as before")
-    page.set_input_files("#file", tmp_path / name)
-    page.wait_for_selector("#problem:not([hidden])")
-    assert page.inner_text("#problem").startswith(said) and page.input_value("#texts") == "as before"
-    classify(page)
-    assert page.is_hidden("#problem")
 
 
 def test_texts_stop_early_only_if_they_are_asked_to(page: Any, folder: Path) -> None:
@@ -182,15 +178,11 @@ def test_texts_stop_early_only_if_they_are_asked_to(page: Any, folder: Path) -> 
 def test_the_page_writes_several_labels_as_the_model_does(separator: str, browser: Any, tmp_path: Path) -> None:
     rows = [(text, [label, *(["a ﬁlm"] if "film" in text else [])]) for text, label in review_rows(240)]
     cells = [(text, json.dumps(labels) if separator == "json" else ";".join(labels)) for text, labels in rows]
-    data = ["--data", str(write_csv(tmp_path / "several.csv", cells)), f"data.label_separator={separator}"]
-    training = ["max_epochs=2", "learning_rate=5e-3", "batch_size=8", "data.max_length=24", "--tokenizer", "trained"]
-    model = ["--model", str(write_tiny_model(tmp_path / "tiny.yaml")), "--threads", "1", "--no-latency", "--quiet"]
-    assert main(["train", *model, *data, "--output", str(tmp_path / "run"), *TINY_DATA, *training]) == 0
-    exported = ["--format", "web", "--precision", "fp32", "--output", str(tmp_path / "web"), "--quiet"]
-    assert main(["export", str(tmp_path / "run"), *exported]) == 0
+    training = ("max_epochs=2", "learning_rate=5e-3", "batch_size=8", f"data.label_separator={separator}")
+    folder = as_web(train_tiny(tmp_path, *training, rows=cells), tmp_path / "web")
     texts = list(dict.fromkeys(text for text, _ in rows))[:20]
-    classifier = Classifier.from_export(tmp_path / "web")
-    with opened_page(browser, tmp_path / "web") as page:
+    classifier = Classifier.from_export(folder)
+    with opened_page(browser, folder) as page:
         page.fill("#texts", "\n".join(texts))
         shown, rows_saved = classify(page), save(page)
         assert page.is_hidden("#early")
@@ -216,9 +208,8 @@ def test_the_careful_cleaning_is_the_same(page: Any) -> None:
 @pytest.mark.slow
 def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path) -> None:
     files = {"yelp_reviews/test.parquet": "text", "sst2/train.parquet": "sentence"}
-    columns = [pq.read_table(data_root / name)[column].to_pylist() for name, column in files.items()]
-    texts = (columns[0] + columns[1])[:10_000]
-    cleaned = [clean_text(text) for text in texts]
+    texts = [text for name, column in files.items() for text in pq.read_table(data_root / name)[column].to_pylist()]
+    cleaned = [clean_text(text) for text in texts[:10_000]]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids, offsets, _ = encode_windows(cleaned, tokenizer, 24, 1)
     found = page.evaluate(
