@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email import message_from_bytes
+from email.message import Message
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,6 +120,14 @@ MOST_BYTES = 16 * 2**20
 TEXTS = [text for text, _ in review_rows(6, seed=11)]
 
 
+ABOUT = f"recurra-{recurra.__version__}.dist-info/"
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        return message_from_bytes(archive.read(f"{ABOUT}METADATA"))
+
+
 def written_requirements() -> list[str]:
     lines = WITHOUT_TORCH.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]
@@ -176,50 +185,21 @@ def test_another_clone_at_another_time_gives_the_same_bytes(source: Path, wheel:
     assert (clone / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-@pytest.fixture
-def exported(onnx_exports: dict[str, Path]) -> Path:
-    return onnx_exports["int8"]
-
-
-@pytest.fixture(scope="module")
-def linear(linear_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("linear") / "exported-linear"
-    export_run(linear_run, folder)
-    return folder
-
-
-def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    about = f"recurra-{recurra.__version__}.dist-info/"
+def test_it_holds_the_package_and_nothing_else_and_says_what_it_is(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if not name.startswith(about)}
+        names = {name for name in archive.namelist() if not name.startswith(ABOUT)}
+        assert "recurra = recurra.cli.main:main" in archive.read(f"{ABOUT}entry_points.txt").decode()
+        assert archive.read(f"{ABOUT}licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     package = ROOT / "src" / "recurra"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert names == {path.relative_to(package.parent).as_posix() for path in files}
     assert {Path(name).suffix for name in names if not {"encoders", "demo"} & set(name.split("/"))} <= CODE
     assert wheel.stat().st_size < MOST_BYTES
-
-
-def test_it_says_what_it_is(wheel: Path) -> None:
-    about = f"recurra-{recurra.__version__}.dist-info/"
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = message_from_bytes(archive.read(about + "METADATA"))
-        assert "recurra = recurra.cli.main:main" in archive.read(about + "entry_points.txt").decode()
-        assert archive.read(about + "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    metadata = metadata_of(wheel)
     assert (metadata["Name"], metadata["Version"]) == ("recurra", recurra.__version__)
     assert metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
-    assert {
-        "study",
-        "batch",
-        "onnx",
-        "serve",
-        "pretrained",
-        "languages",
-        "peers",
-        "peers-bench",
-        "excel",
-        "harness",
-        "dev",
-    } == set(metadata.get_all("Provides-Extra") or [])
+    extras = "study batch onnx serve pretrained languages peers peers-bench excel harness dev"
+    assert set(metadata.get_all("Provides-Extra") or []) == set(extras.split())
 
 
 def test_the_list_without_torch_has_the_bounds_of_the_project() -> None:
@@ -231,9 +211,7 @@ def test_the_list_without_torch_has_the_bounds_of_the_project() -> None:
 
 
 def test_it_installs_with_its_extras_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = message_from_bytes(archive.read(f"recurra-{recurra.__version__}.dist-info/METADATA"))
-    wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist") or []]
+    wanted = [Requirement(line) for line in metadata_of(wheel).get_all("Requires-Dist") or []]
     extras = ("serve", "onnx")
     chosen = [one for one in wanted if one.marker is None or any(one.marker.evaluate({"extra": x}) for x in extras)]
     for one in chosen:
@@ -258,29 +236,43 @@ def without_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Envi
     return environment
 
 
-def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, exported: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def models(onnx_exports: dict[str, Path], linear_run: Path, tmp_path: Path) -> list[Path]:
+    """A graph; a linear model as an export, as its run, and as what a comparison recommends."""
+    export_run(linear_run, tmp_path / "exported-linear")
+    comparison = tmp_path / "comparison"
+    shutil.copytree(linear_run, comparison / "runs" / "linear")
+    BestRunRecord(folder="runs/linear", model="linear", seed=0, why="the best.").write(comparison / BEST_NAME)
+    return [onnx_exports["int8"], tmp_path / "exported-linear", linear_run, comparison]
+
+
+def test_graphs_and_linear_models_need_the_short_list_alone(
+    without_torch: Environment, models: list[Path], tmp_path: Path
+) -> None:
     environment = without_torch
     for name in ("torch", "transformers", "pyarrow", "jinja2"):
         assert environment.run("python", "-c", f"import {name}").stderr.endswith(f"No module named '{name}'\n")
+    labels = {folder: Classifier.open(folder).predict(TEXTS).tolist() for folder in models}
+    for folder, wanted in labels.items():
+        predicted = environment.run("recurra", "predict", folder, *TEXTS, "--json")
+        assert predicted.returncode == 0, predicted.stderr
+        assert [row["label"] for row in json.loads(predicted.stdout)["predictions"]] == wanted
 
-    wanted = Classifier.open(exported)
-    predicted = environment.run("recurra", "predict", exported, *TEXTS, "--json")
-    assert predicted.returncode == 0, predicted.stderr
-    rows = json.loads(predicted.stdout)["predictions"]
-    assert [row["label"] for row in rows] == wanted.predict(TEXTS).tolist()
     (tmp_path / "t.csv").write_text("text\nnot bad\n", encoding="utf-8")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     for source, name, code in (("t.csv", "p.jsonl", 0), ("t.csv", "p.parquet", 2), ("t.parquet", "q.jsonl", 2)):
-        written = environment.run("recurra", "predict", exported, "-i", tmp_path / source, "-o", tmp_path / name)
+        written = environment.run("recurra", "predict", models[0], "-i", tmp_path / source, "-o", tmp_path / name)
         assert (written.returncode, (tmp_path / name).exists()) == (code, code == 0), written.stderr
         assert code == 0 or "pip install pyarrow" in written.stderr
 
-    command = [environment.folder / "bin" / "recurra", "serve", exported, "--port", 0, "--threads", 1]
+    served = [f"m{number}={folder}" for number, folder in enumerate(models)]
+    command = [environment.folder / "bin" / "recurra", "serve", *served, "--port", 0, "--threads", 1]
     with started(command, environment.variables) as (_, said):
         assert urlsplit(said["url"]).hostname == "127.0.0.1"
-        status, answer = ask(said["url"], {"text": TEXTS[0]})
-        assert status == 200
-        assert answer["results"][0]["predictions"][0]["label"] == wanted.predict(TEXTS[:1])[0]
+        for number, wanted in enumerate(labels.values()):
+            status, answer = ask(said["url"], {"text": TEXTS[0], "model": f"m{number}"})
+            assert status == 200, answer
+            assert answer["results"][0]["predictions"][0]["label"] == wanted[0]
 
 
 def packages_of(path: Path) -> dict[str, str]:
@@ -296,7 +288,6 @@ def packages_of(path: Path) -> dict[str, str]:
     return {canonicalize_name(one["name"]): one["version"] for one in document["components"]}
 
 
-@pytest.mark.slow
 def test_bills_of_materials_name_all_that_is_installed(source: Path, without_torch: Environment) -> None:
     """As `make sbom` writes them; what the image installs stands here without asking an index for it."""
     make(source, "sbom", IMAGE=without_torch.folder, but=("wheel", "installed-image"))
@@ -309,32 +300,13 @@ def test_bills_of_materials_name_all_that_is_installed(source: Path, without_tor
     assert packages_of(of_image) == installed
 
 
-def test_so_does_a_linear_model(without_torch: Environment, linear: Path, linear_run: Path, tmp_path: Path) -> None:
-    environment = without_torch
-    wanted = Classifier.open(linear)
-    comparison = tmp_path / "comparison"
-    shutil.copytree(linear_run, comparison / "runs" / "linear")
-    BestRunRecord(folder="runs/linear", model="linear", seed=0, why="the best.").write(comparison / BEST_NAME)
-    for folder in (linear, linear_run, comparison):
-        predicted = environment.run("recurra", "predict", folder, *TEXTS, "--json")
-        assert predicted.returncode == 0, predicted.stderr
-        rows = json.loads(predicted.stdout)["predictions"]
-        assert [row["label"] for row in rows] == wanted.predict(TEXTS).tolist()
-
-    command = [environment.folder / "bin" / "recurra", "serve", linear, f"best={comparison}", "--port", 0]
-    with started(command, environment.variables) as (_, said):
-        for model in (linear.name, "best"):
-            status, answer = ask(said["url"], {"text": TEXTS[0], "model": model})
-            assert status == 200, answer
-            found = answer["results"][0]["predictions"][0]
-            assert found["label"] == wanted.predict(TEXTS[:1])[0]
-
-
-def test_pyarrow_is_asked_for_where_parquet_is_meant(without_torch: Environment, linear: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_asked_for_in_one_line(
+    without_torch: Environment, run: Path, linear_run: Path, tmp_path: Path
+) -> None:
     source = tmp_path / "texts"
     source.mkdir()
     (source / "t.csv").write_text("text\nnot bad\n", encoding="utf-8")
-    command = ("recurra", "predict", linear, "--input", source, "--output", tmp_path / "out")
+    command = ("recurra", "predict", linear_run, "--input", source, "--output", tmp_path / "out")
     refused = without_torch.run(*command)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
     assert "pip install pyarrow, or give --part-format jsonl, csv or tsv" in refused.stderr
@@ -345,10 +317,7 @@ def test_pyarrow_is_asked_for_where_parquet_is_meant(without_torch: Environment,
     audited = without_torch.run("recurra", "audit", "data", source / "t.csv")
     assert (audited.returncode, audited.stderr.count("\n")) == (2, 1)
     assert audited.stderr.endswith("is not installed; pip install recurra\n"), audited.stderr
-
-
-def test_what_needs_torch_says_so_in_one_line(without_torch: Environment, run: Path) -> None:
-    for command in (("predict", run, "a text"), ("serve", run, "--port", 0), ("evaluate", run)):
-        refused = without_torch.run("recurra", *command)
+    for words in (("predict", run, "a text"), ("serve", run, "--port", 0), ("evaluate", run)):
+        refused = without_torch.run("recurra", *words)
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
         assert "is not installed; pip install " in refused.stderr
