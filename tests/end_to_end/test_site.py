@@ -161,5 +161,6 @@ def test_it_is_read_and_searched_from_files_without_a_request(
     page.keyboard.type("abstain")
     page.get_by_role("option", name="Labels for new rows").click(timeout=20_000)
     page.wait_for_url("**/how-to/own-data.html*")
-    assert found.complaints == []
+    # The browser itself says something of a link to a heading.
+    assert not [text for text in found.complaints if not text.startswith("Autofocus processing was blocked")]
     assert len(found.requests) > 10 and {urlsplit(url).scheme for url in found.requests} <= {"file", "data", "blob"}
