@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -41,19 +43,32 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster in a process of its own."""
+
+    address: str
+    asked: IO[str]
+    said: IO[str]
+
+    def kill_node_of(self, pid: int) -> None:
+        """Kills the node that a process belongs to."""
+        self.asked.write(f"{pid}\n")
+        self.asked.flush()
+        assert self.said.readline() == "killed\n"
+
+
 @pytest.fixture
-def cluster() -> Iterator[subprocess.Popen[str]]:
-    """The process that holds the cluster; its first line was the address, kept as ``args[-1]``."""
+def cluster() -> Iterator[Cluster]:
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(Path(__file__).parents[1] / "ray_cluster.py")]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
+        [sys.executable, str(Path(__file__).parents[1] / "ray_cluster.py")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+    ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         address = process.stdout.readline().strip()
         assert address, "the cluster did not start"
-        process.args = [*command, address]
-        yield process
+        yield Cluster(address, process.stdin, process.stdout)
         process.stdin.close()
         process.wait(timeout=60)
