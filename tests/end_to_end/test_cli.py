@@ -163,12 +163,9 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
     arguments = ["train", "--model", "tiny.yaml", "--data", "reviews.csv", "--output", "run", "--no-latency", "--json"]
     arguments += ["--cache-dir", "cache", "--threads", "1", *TINY_DATA, "max_epochs=40", "early_stopping_patience=0"]
     with subprocess.Popen(
-        [sys.executable, "-m", "recurra", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "recurra", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=ENVIRONMENT,
-    ) as process:
+    ) as process:  # fmt: skip
         assert process.stderr is not None and process.stdout is not None
         for line in process.stderr:
             if "epoch 2:" in line:
@@ -177,10 +174,8 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
         rest = process.stderr.read()
         assert process.wait() == 130
         assert process.stdout.read() == ""
-    assert (
-        rest.splitlines()[-1] == "interrupted; start the same command again to continue: finished work is not repeated"
-    )
-    assert "Traceback" not in rest
+    said = "interrupted; start the same command again to continue: finished work is not repeated"
+    assert rest.splitlines()[-1] == said and "Traceback" not in rest
     assert not (tmp_path / "run" / "record.json").exists()
     record = command(*arguments).json
     assert (record["training"]["resumed"], record["training"]["epochs"]) == (1, 40)

@@ -21,17 +21,12 @@ TESTS = Path(__file__).parents[1]
 def test_a_small_draw_breaks_no_rule(tmp_path: Path) -> None:
     path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     report = tmp_path / "faults.json"
-    parts = "soak,kills,storage,hostile"
-    options = ["--seed", 0, "--seconds", 800, "--kills", 12, "--cases", 600]
-    options += ["--soak-seconds", 20]
-    more = ["--storage", 12, "--only", parts, "--json", report]
+    options = ["--seed", 0, "--seconds", 800, "--kills", 12, "--cases", 600, "--soak-seconds", 20, "--storage", 12]
+    options += ["--only", "soak,kills,storage,hostile", "--json", report]
     done = subprocess.run(
-        [sys.executable, "-m", "faults", *map(str, [*options, *more])],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "faults", *map(str, options)], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-        check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-8000:] + done.stdout
     found = json.loads(report.read_text(encoding="utf-8"))
     figures = {(figure["part"], figure["name"]): figure for figure in found["figures"]}

@@ -23,22 +23,16 @@ from recurra.tasks.study_data import Machine, StudyData
 from reviews import Command, snapshot
 from tiny_runs import TrainedRun
 
-ASKED = [{"precision": "fp32"}, {"precision": "fp16"}]
-
 
 def study_of(trained: TrainedRun, output: Path) -> StudySpec:
     """The study whose only run is the trained one, with that run in its place."""
     config = trained.config
-    spec = StudySpec.parse(
-        {
-            "name": "deployed",
-            "data": [config.data.plain()],
-            "models": [str(trained.root / "tiny.yaml")],
-            "protocol_overrides": ["max_epochs=3", "learning_rate=5e-3", "batch_size=8"],
-            "seeds": [config.seed],
-            "exports": ASKED,
-        }
-    )
+    study = {
+        "name": "deployed", "data": [config.data.plain()], "models": [str(trained.root / "tiny.yaml")],
+        "protocol_overrides": ["max_epochs=3", "learning_rate=5e-3", "batch_size=8"], "seeds": [config.seed],
+        "exports": [{"precision": "fp32"}, {"precision": "fp16"}],
+    }  # fmt: skip
+    spec = StudySpec.parse(study)
     assert [run.run_id for run in expand(spec)] == [config.run_id]
     shutil.copytree(trained.folder, output / "runs" / config.run_id)
     return spec
