@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import typer
@@ -18,26 +19,20 @@ import typer
 from recurra.adaptation import AdaptationOptions
 from recurra.cli import main as command_line
 from recurra.comparison import Asked
-from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, DataError, RunError, StorageError
+from recurra.core.errors import AuditError, CheckpointError, DataError, RunError, StorageError
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.generation import GenerationSettings
 from recurra.deployment.prediction.folder import FolderJob
 from recurra.deployment.serving.limits import Rate, ServerLimits
+from reviews import Command
 
 HEAVY = {"torch", "transformers", "numpy", "pandas", "sklearn", "scipy", "pyarrow", "datasets", "tokenizers"}
 
 
-def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "recurra", *arguments],
-        capture_output="stdout" not in options,
-        text=True,
-        timeout=600,
-        check=False,
-        env=environment,
-        **options,
-    )
+def list_data(output: IO[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a process that writes into a file or a pipe."""
+    words = [sys.executable, "-m", "recurra", "data", "list", *arguments]
+    return subprocess.run(words, stdout=output, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
 
 
 def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -91,40 +86,29 @@ def test_every_command_has_an_example_that_it_accepts_and_can_answer_in_json(nam
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["trian"], "Did you mean 'train'?"),
-        (["train", "--modle", "x"], "--model"),
-        (["train", "--data", "x.csv", "--output", "y"], "Missing option '--model'"),
-        (["compare", "x.csv", "--seeds", "none"], "--seeds"),
-        (["data", "describe"], "NAME|FILE"),
-        (
-            ["adapt", "a", "--max-parameters", "19M"],
-            "value '19M' for '--max-parameters': Input should be a valid integer;",
-        ),
-        (["adapt", "a", "--stored", "0"], "value '0' for '--stored': Input should be greater than or equal to 1;"),
+        ("trian", "Did you mean 'train'?"),
+        ("train --modle x", "--model"),
+        ("train --data x.csv --output y", "Missing option '--model'"),
+        ("compare x.csv --seeds none", "--seeds"),
+        ("data describe", "NAME|FILE"),
+        ("adapt a --max-parameters 19M", "value '19M' for '--max-parameters': Input should be a valid integer;"),
+        ("adapt a --stored 0", "value '0' for '--stored': Input should be greater than or equal to 1;"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ") and err.count("\n") == 1
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: str, said: str, refused: Callable[..., str]) -> None:
+    err = refused(*arguments.split())
     assert said in err and "--help'" in err
 
 
-def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main([]) == 2
-    out, err = capsys.readouterr()
+def test_without_a_command_the_help_is_shown(command: Command) -> None:
+    out, err = command(code=2)
     assert "compare" in out + err and "error:" not in err
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ConfigurationError("a"), 2),
         (DataError("two\nlines"), 2),
-        (StorageError("c"), 2),
         (AuditError("d"), 3),
         (RunError("e"), 1),
         (ZeroDivisionError(), None),
@@ -145,58 +129,50 @@ def test_errors_of_ours_are_one_line_with_their_exit_code(
     assert capsys.readouterr() == ("", f"error: {' '.join(str(error).split())}\n")
 
 
-@pytest.mark.parametrize("wraps", [True, False, None])
-def test_an_interrupt_says_how_to_go_on_also_if_it_left_a_lock_as_another_error(
-    wraps: bool | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        if wraps is None:
-            raise typer.Abort
-        try:
-            try:
-                raise KeyboardInterrupt
-            finally:
-                raise RuntimeError("release unlocked lock")
-        except RuntimeError as error:
-            if wraps:
-                raise CheckpointError("'out/model' cannot be loaded: release unlocked lock") from error
-            raise
-
-    monkeypatch.setattr(command_line, "make_app", lambda _: stop)
-    assert command_line.main([]) == 130
-    assert "start the same command again" in capsys.readouterr().err
+def abort() -> None:
+    raise typer.Abort
 
 
-def test_an_interrupt_that_compiled_code_swallowed_is_told_as_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise TypeError("schema of a class that was half built")
-
-    def fail(*_: object, **__: object) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise StorageError("the disk is full")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def fail_on_the_way_out() -> None:
     try:
-        monkeypatch.setattr(command_line, "make_app", lambda _: stop)
-        assert command_line.main([]) == 130
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert "start the same command again" in capsys.readouterr().err
-        monkeypatch.setattr(command_line, "make_app", lambda _: fail)
-        assert command_line.main([]) == StorageError.exit_code
-        assert capsys.readouterr().err == "error: the disk is full\n"
+        raise KeyboardInterrupt
     finally:
-        signal.signal(signal.SIGINT, before)
+        raise RuntimeError("release unlocked lock")
+
+
+def fail_because_of_that() -> None:
+    try:
+        fail_on_the_way_out()
+    except RuntimeError as error:
+        raise CheckpointError("'out/model' cannot be loaded: release unlocked lock") from error
+
+
+def swallow(error: Exception) -> None:
+    """As pydantic's compiled code does while it builds a class."""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    raise error
+
+
+@pytest.mark.parametrize("stop", [abort, fail_on_the_way_out, fail_because_of_that, partial(swallow, TypeError())])
+def test_an_interrupt_says_how_to_go_on_whatever_error_it_became(
+    stop: Callable[[], None], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "make_app", lambda _: lambda *_, **__: stop())
+    assert "start the same command again" in command(code=130).err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_of_ours_after_an_interrupt_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = StorageError("the disk is full")
+    monkeypatch.setattr(command_line, "make_app", lambda _: lambda *_, **__: swallow(full))
+    assert command(code=StorageError.exit_code).err == "error: the disk is full\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
 def test_a_full_disk_behind_standard_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        done = run_process("data", "list", stdout=full, stderr=subprocess.PIPE)
+        done = list_data(full)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot write standard output: No space left on device")
     assert done.stderr.count("\n") == 1
@@ -206,7 +182,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
-        done = run_process("data", "list", "--json", stdout=pipe, stderr=subprocess.PIPE)
+        done = list_data(pipe, "--json")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -229,9 +205,9 @@ def test_every_limit_of_a_server_that_is_typed_holds(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("words", ["predict a", "predict a -i . -o b", "export a", "generate a", "adapt a"])
-@pytest.mark.parametrize("name", ["cp1251x", "hex"])
-def test_an_encoding_that_is_none_is_one_line(words: str, name: str, refused: Callable[..., str]) -> None:
-    assert f"--encoding is '{name}': there is no such encoding" in refused(*words.split(), "--encoding", name)
+def test_an_encoding_that_is_none_is_one_line(words: str, refused: Callable[..., str]) -> None:
+    for name in ("cp1251x", "hex"):
+        assert f"--encoding is '{name}': there is no such encoding" in refused(*words.split(), "--encoding", name)
 
 
 # What a command works out, or leaves as it is: it has no option of that name.

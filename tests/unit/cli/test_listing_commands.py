@@ -18,19 +18,16 @@ def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
 
 
-def test_models_lists_all_presets_with_exact_counts(command: Command) -> None:
+def test_models_lists_all_presets(command: Command) -> None:
     presets = {item["name"]: item for item in command("models", "--json").json["presets"]}
     assert list(presets) == [*PRESETS, *LANGUAGE_PRESETS]
-    totals = {name: item["parameters"]["total"] for name, item in presets.items()}
-    assert (totals["baseline"], totals["recurrent"], totals["recurrent-wide"]) == (25_912_706, 10_972_162, 18_817_538)
     for item in presets.values():
         counts = item["parameters"]
         assert sum(counts["parts"].values()) == counts["total"] == counts["embeddings"] + counts["non_embedding"]
         assert item["size_mib"]["fp32"] == pytest.approx(2 * item["size_mib"]["half"]) == counts["total"] * 4 / 2**20
         assert item["flops_per_token"] > 0
     (item,) = command("models", "crt-deep", "--json").json["presets"]
-    assert (item["task"], item["parameters"]["total"]) == ("language modelling", 92_053_760)
-    assert item["parameters"]["parts"]["head"] == 2 * 512 * 50_257
+    assert item == presets["crt-deep"] and item["task"] == "language modelling"
     table = command("models", "crt-deep").out
     assert "embeddings" in table and "51,463,168" in table and "92,053,760" in table
 
@@ -65,28 +62,28 @@ def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, command
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["audit", "model", "recurent"], "did you mean 'recurrent'"),
-        (["models", "crt-deap"], "did you mean 'crt-deep'"),
-        (["data", "prepare", "demo", "--model", "linear"], "'linear' reads texts by itself"),
-        (["audit", "study", "nowhere"], "holds no finished run; give the folder of a comparison, study or training\n"),
-        (["data", "describe", "sst"], "did you mean 'sst2'"),
-        (["data", "describe", "demo", "fractoin=1"], "did you mean 'data.fraction'"),
-        (["data", "describe", "demo", "fraction=2"], "'fraction' is 2"),
-        (["evaluate", "runs/nowhere"], "'runs/nowhere' does not exist; give a folder made by 'recurra train'"),
+        ("audit model recurent", "did you mean 'recurrent'"),
+        ("models crt-deap", "did you mean 'crt-deep'"),
+        ("data prepare demo --model linear", "'linear' reads texts by itself"),
+        ("audit study nowhere", "holds no finished run; give the folder of a comparison, study or training\n"),
+        ("data describe sst", "did you mean 'sst2'"),
+        ("data describe demo fractoin=1", "did you mean 'data.fraction'"),
+        ("data describe demo fraction=2", "'fraction' is 2"),
+        ("evaluate runs/nowhere", "'runs/nowhere' does not exist; give a folder made by 'recurra train'"),
     ],
 )
-def test_wrong_names_are_refused(arguments: list[str], said: str, refused: Callable[..., str]) -> None:
-    assert said in refused(*arguments)
+def test_wrong_names_are_refused(arguments: str, said: str, refused: Callable[..., str]) -> None:
+    assert said in refused(*arguments.split())
 
 
 def test_rows_without_a_label_are_refused_or_skipped_by_every_command_that_trains_or_audits(
     tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    path = write_csv(tmp_path / "r.csv", [*review_rows(80), ("a row that nobody labelled", "")])
+    path = write_csv(tmp_path / "r.csv", [*review_rows(40), ("a row that nobody labelled", "")])
     for words in (["audit", "data"], ["data", "describe"], ["label-errors"]):
-        assert "1 row without a label in column 'label' (line 82)" in refused(*words, path)
+        assert "1 row without a label in column 'label' (line 42)" in refused(*words, path)
         said = command(*words, path, "--skip-unlabelled", "--json").json
-    assert "no label and are left out (line 82)" in str(said)
+    assert "no label and are left out (line 42)" in str(said)
     output = tmp_path / "run"
     train = ["train", "--model", "linear", "--data", path, "--output", output, "--no-latency", "--quiet"]
     refused(*train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import itertools
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,7 +32,7 @@ from reviews import Command, read_rows
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
 MIXED = [each for n in (1, 2, 3) for each in itertools.permutations(["great", "awful", "clever", "boring", "film"], n)]
 MANY = [*TEXTS, "", *(" and ".join(words) for words in MIXED)]
-RAY_OPTIONS = (["--address", "h:1"], ["--workers", "2"], ["--worker-cpus", "2"], ["--retries", "0"])
+RAY_OPTIONS = ("--address h:1", "--workers 2", "--worker-cpus 2", "--retries 0")
 OURS = ["label", "probability", "probability_negative", "probability_positive"]
 
 
@@ -63,16 +63,13 @@ def shown(folder: str, *label: int) -> tuple[float, float]:
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    table = pd.DataFrame(columns)
     if path.suffix == ".parquet":
         pq.write_table(pa.table(columns), path)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        table.to_json(path, orient="records", lines=True)
     else:
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(columns), delimiter="\t" if path.suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     return path
 
 
@@ -81,8 +78,7 @@ def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     return list(rows[0]), rows
 
 
-@pytest.mark.parametrize("output", SUFFIXES)
-@pytest.mark.parametrize("source", SUFFIXES)
+@pytest.mark.parametrize(("source", "output"), list(zip(SUFFIXES, SUFFIXES[1:] + SUFFIXES[:1], strict=True)))
 def test_columns_stay_in_their_order_and_ours_come_after_them(
     model: str, tmp_path: Path, command: Command, source: str, output: str
 ) -> None:
@@ -105,17 +101,15 @@ def test_a_column_of_our_name_stays_and_ours_is_called_predicted(
     model: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
     given = {"probability": ["a", "b", "c"], "text": TEXTS, "label": ["x", "y", "z"], "probabilities": ["1", "2", "3"]}
-    path = write(tmp_path / "in.csv", given)
-    said = command("predict", model, "-i", path, "-o", tmp_path / "out.csv")
-    assert "predicted labels are in 'label_predicted'" in said.err
+    words = ["predict", model, "-i", write(tmp_path / "in.csv", given), "-o"]
+    assert "predicted labels are in 'label_predicted'" in command(*words, tmp_path / "out.csv").err
     names, rows = read(tmp_path / "out.csv")
-    ours = ["label_predicted", "probability_predicted", "probability_negative", "probability_positive"]
-    assert names == [*given, *ours]
-    assert [row["label"] for row in rows] == ["x", "y", "z"]
-    assert [row["label_predicted"] for row in rows][:2] == ["positive", "negative"]
-    command("predict", model, "-i", path, "-o", tmp_path / "out.jsonl", "-q")
+    ours = ["label_predicted", "probability_predicted"]
+    assert names == [*given, *ours, "probability_negative", "probability_positive"]
+    assert [(row["label"], row["label_predicted"]) for row in rows][:2] == [("x", "positive"), ("y", "negative")]
+    command(*words, tmp_path / "out.jsonl", "-q")
     names, rows = read(tmp_path / "out.jsonl")
-    assert names == [*given, "label_predicted", "probability_predicted", "probabilities_predicted"]
+    assert names == [*given, *ours, "probabilities_predicted"]
     assert set(rows[0]["probabilities_predicted"]) == {"negative", "positive"} and rows[0]["probabilities"] == "1"
     both = write(tmp_path / "both.csv", {**given, "label_predicted": ["", "", ""]})
     words = ["predict", model, "-i", both, "-o", tmp_path / "both_out.csv", "-q"]
@@ -175,8 +169,7 @@ def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path:
 def test_a_file_whose_columns_cannot_all_be_kept_says_what_to_do(
     model: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    twice = tmp_path / "twice.csv"
-    twice.write_text("text,a,a\ngood,1,2\n")
+    (twice := tmp_path / "twice.csv").write_text("text,a,a\ngood,1,2\n")
     nested = write(tmp_path / "nested.parquet", {"text": TEXTS, "tags": [["a"], [], ["b"]]})
     out = ["-o", tmp_path / "out.csv", "-q"]
     for path, message in ((twice, "2 columns 'a'"), (nested, "holds list")):
@@ -188,26 +181,46 @@ def test_a_file_whose_columns_cannot_all_be_kept_says_what_to_do(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
+def test_doubtful_rows_get_no_label_and_words_that_a_label_hangs_on_stand_in_a_column(
     model: str, tmp_path: Path, command: Command, suffix: str
 ) -> None:
-    path, written = write(tmp_path / "in.csv", {"text": TEXTS}), tmp_path / f"out{suffix}"
+    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / f"out{suffix}"
     words = ["predict", model, "-i", path, "-o", written]
     command(*words, "-q")
     _, certain = read(written)
     highest = sorted(float(row["probability"]) for row in certain)
     least = (highest[0] + highest[1]) / 2
-    said = command(*words, "--abstain-below", least, "--json")
-    assert said.json["abstained"] == 1 and sum(said.json["labels"].values()) == 2
-    assert "1 of 3 rows (33.3%) have no label" in said.err
+    said = command(*words, "--abstain-below", least, "--explain", 2, "--json")
+    assert said.json["abstained"] == 1 and sum(said.json["labels"].values()) == 3
+    assert "1 of 4 rows (25.0%) have no label" in said.err
     names, rows = read(written)
-    assert names.index("abstained") == names.index("probability") + 1
+    start = names.index("probability") + 1
+    assert names[start : start + 2] == ["abstained", "words"]
     nothing, yes = ("", "true") if suffix in (".csv", ".tsv") else (None, True)
     for before, row in zip(certain, rows, strict=True):
         doubtful = float(before["probability"]) < least
         assert row["label"] == (nothing if doubtful else before["label"])
         assert (row["abstained"] == yes) == doubtful
         assert row["probability"] == before["probability"]
+    classifier = Classifier.open(model)
+    shares = classifier.predict_proba(TEXTS)
+    explained = explain(classifier.predict_proba, TEXTS, shares, classifier.decision, len)
+    for text, one, row in zip(TEXTS, explained, rows, strict=False):
+        if suffix == ".jsonl":
+            told = [(word["text"], word["effect"]) for word in row["words"]]
+            assert all(text[word["start"] : word["end"]] == word["text"] for word in row["words"])
+        else:
+            parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
+            told = [(word, float(effect.strip("()"))) for word, effect in parts]
+        strongest = one.strongest(2).labels[0].words
+        assert told == [(word.text, pytest.approx(word.effect, abs=6e-4)) for word in strongest]
+    assert not rows[-1]["words"]
+
+
+def test_words_that_a_label_hangs_on_are_printed(model: str, command: Command) -> None:
+    words = ["predict", model, TEXTS[0], "--explain", "1"]
+    assert command(*words, "--json").json["predictions"][0]["words"][0]["effect"] > 0
+    assert command(*words, "-q").out.rstrip("\n").split("\t")[3].endswith(")")
 
 
 def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
@@ -230,9 +243,8 @@ def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
     (part,) = (tmp_path / "out").rglob("*.parquet")
     assert [row["label"] for row in read(part)[1]] == [row["label"] for row in expected]
     classifier = Classifier.open(export)
-    answers = predictions_of(
-        Classified(classifier.predict_proba([row["text"] for row in expected])), classifier.decision
-    )
+    shares = classifier.predict_proba([row["text"] for row in expected])
+    answers = predictions_of(Classified(shares), classifier.decision)
     assert [(one.label, one.abstained) for one in answers] == [(row["label"], row["abstained"]) for row in expected]
     card = (export / "README.md").read_text(encoding="utf-8")
     bounds = classifier.decision.record()
@@ -261,14 +273,13 @@ def test_a_label_is_given_from_the_probability_that_shows_its_precision(
         assert row["label"] == (None if row["abstained"] else "positive" if sure > 0.5 else "negative")
     written.unlink()
     for wrong, message in (
-        (["positive=0.999"], "no threshold shows a precision of 0.999 for 'positive': on 24 validation rows"),
-        (["positve=0.5"], "did you mean 'positive'"),
-        (["positive=95"], "above 0 and below 1"),
-        (["positive"], "write LABEL=PRECISION"),
-        (["positive=0.5", "--precision-of", "positive=0.6"], "two precisions"),
-        (["positive=0.5", "--exit-rule", "entropy"], "leave the exit rule out"),
+        ("positive=0.999", "no threshold shows a precision of 0.999 for 'positive': on 24 validation rows"),
+        ("positive=95", "above 0 and below 1"),
+        ("positive", "write LABEL=PRECISION"),
+        ("positive=0.5 --precision-of positive=0.6", "two precisions"),
+        ("positive=0.5 --exit-rule entropy", "leave the exit rule out"),
     ):
-        assert message in refused(*words, *wrong)
+        assert message in refused(*words, *wrong.split())
 
 
 def test_answers_are_right_as_often_as_was_asked(
@@ -282,48 +293,14 @@ def test_answers_are_right_as_often_as_was_asked(
         assert row["abstained"] == (max(row["probabilities"].values()) < threshold)
     written.unlink()
     for wrong, message in (
-        (["0.999"], "no threshold shows a precision of 0.999 for any label"),
-        (["1"], "--answers-right is 1; allowed: above 0 and below 1"),
-        (["0.5", "--precision-of", "positive=0.5"], "give one of them"),
-        (["0.5", "--exit-rule", "entropy"], "--answers-right needs all recurrences"),
+        ("0.999", "no threshold shows a precision of 0.999 for any label"),
+        ("1", "--answers-right is 1; allowed: above 0 and below 1"),
+        ("0.5 --precision-of positive=0.5", "give one of them"),
+        ("0.5 --exit-rule entropy", "--answers-right needs all recurrences"),
     ):
-        assert message in refused(*words, *wrong)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_words_that_a_label_hangs_on_stand_in_a_column(
-    model: str, tmp_path: Path, command: Command, suffix: str
-) -> None:
-    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / f"out{suffix}"
-    command("predict", model, "-i", path, "-o", written, "-q", "--explain", "2", "--abstain-below", "0.5")
-    names, rows = read(written)
-    assert names.index("words") == names.index("abstained") + 1
-    classifier = Classifier.open(model)
-    said = classifier.predict_proba(TEXTS)
-    explained = explain(classifier.predict_proba, TEXTS, said, classifier.decision, len)
-    for text, one, row in zip(TEXTS, explained, rows, strict=False):
-        if suffix == ".jsonl":
-            words = [(word["text"], word["effect"]) for word in row["words"]]
-            assert all(text[word["start"] : word["end"]] == word["text"] for word in row["words"])
-        else:
-            parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
-            words = [(word, float(effect.strip("()"))) for word, effect in parts]
-        strongest = one.strongest(2).labels[0].words
-        assert words == [(word.text, pytest.approx(word.effect, abs=6e-4)) for word in strongest]
-    assert not rows[-1]["words"]
-    said = command("predict", model, TEXTS[0], "--explain", "1", "--json").json
-    assert said["predictions"][0]["words"][0]["effect"] > 0
-    line = command("predict", model, TEXTS[0], "--explain", "1", "-q").out
-    assert line.rstrip("\n").split("\t")[3].endswith(")")
-
-
-def test_a_run_without_its_validation_rows_shows_no_precision(
-    model: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    older = shutil.copytree(model, tmp_path / "older")
-    (older / "predictions" / "validation.parquet").unlink()
-    said = refused("predict", older, "good", "--precision-of", "positive=0.5")
-    assert "keeps no predictions of its validation rows" in said
+        assert message in refused(*words, *wrong.split())
+    (Path(doubtful) / "predictions" / "validation.parquet").unlink()
+    assert "keeps no predictions of its validation rows" in refused(*words, "0.5")
 
 
 def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
@@ -336,16 +313,15 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     single = ["predict", model, "-i", path, "-o", tmp_path / "out.csv"]
     texts = "texts and single files"
     for arguments, option, use in (
-        *((folder, option, texts) for option in (["--abstain-below", "0.9"], ["--explain", "3"])),
-        (folder, ["--precision-of", "positive=0.9"], texts),
-        (single, ["--part-format", "csv"], "a folder (--input FOLDER)"),
-        (single, ["--workers", "2"], "a folder on a Ray cluster (--engine ray)"),
+        *((folder, option, texts) for option in ("--abstain-below 0.9", "--explain 3", "--precision-of positive=0.9")),
+        (single, "--part-format csv", "a folder (--input FOLDER)"),
+        (single, "--workers 2", "a folder on a Ray cluster (--engine ray)"),
         *((folder, option, "a folder on a Ray cluster (--engine ray)") for option in RAY_OPTIONS),
-        (single[:-2], ["--no-keep-columns"], "an output file (--output)"),
-        (["predict", model, "a text"], ["--text-column", "text"], "files and standard input (--input)"),
-        (["predict", model, "a text"], ["--encoding", "cp1252"], "files and standard input (--input)"),
+        (single[:-2], "--no-keep-columns", "an output file (--output)"),
+        (["predict", model, "a text"], "--text-column text", "files and standard input (--input)"),
+        (["predict", model, "a text"], "--encoding cp1252", "files and standard input (--input)"),
     ):
-        assert f"{option[0]} is for {use}" in refused(*arguments, *option)
+        assert f"{option.split()[0]} is for {use}" in refused(*arguments, *option.split())
     assert "read with semicolons" in command(*single).err
     names, rows = read(tmp_path / "out.csv")
     assert names == ["Stars", "Text", *OURS]
