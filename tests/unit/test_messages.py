@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?!\w)")
 # Commands of others, and variables of style sheets.
 FOREIGN = re.compile(r"\b(?:ray|pip|git|python) [^';]*|var\([^)]*\)|--[a-z-]+:|--porcelain")
 TYPED = re.compile(r"recurra ((?:[a-z][a-z-]* ?)+)[^;,'\n]*")
-
-
 # What is printed without being an error, and every command that prints it.
 NOTES = {
     "comparison.py": ["compare"],
@@ -39,12 +36,8 @@ NOTES = {
 
 @cache
 def messages(folder: str) -> list[str]:
-    return list(texts_of(folder))
-
-
-def texts_of(folder: str) -> Iterator[str]:
     """Texts of a room that name an option, with blanks for their values."""
-    place = SOURCE / folder
+    place, found = SOURCE / folder, list[str]()
     for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         parts_of = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -59,7 +52,8 @@ def texts_of(folder: str) -> Iterator[str]:
             else:
                 continue
             if OPTION.search(text):
-                yield text
+                found.append(text)
+    return found
 
 
 def options_of(command: Any) -> set[str]:
@@ -79,14 +73,16 @@ MESSAGES = {
 }
 
 
-def test_every_option_in_a_message_is_one_of_a_command() -> None:
+def options_in(message: str) -> set[str]:
+    """Options that a message speaks of, but for those of commands to be typed and of others."""
+    return {*OPTION.findall(FOREIGN.sub("", TYPED.sub("", message)))}
+
+
+def test_every_option_in_a_message_is_one_of_a_command_and_of_the_one_to_be_typed() -> None:
     known = {"--help"}.union(*map(options_of, ALL.values()))
     for message in messages("."):
         if not message.startswith("--"):
             assert {*OPTION.findall(FOREIGN.sub("", message))} <= known, message
-
-
-def test_a_command_that_is_to_be_typed_has_its_options() -> None:
     typed = [match for message in messages(".") for match in TYPED.finditer(message)]
     assert len(typed) > 5
     for match in typed:
@@ -97,48 +93,35 @@ def test_a_command_that_is_to_be_typed_has_its_options() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_command_is_told_of_an_option_that_it_lacks(name: str) -> None:
+    of_data = {*messages("data")}
     for message in MESSAGES:
         told = TRANSLATORS[name](message)
-        assert {*OPTION.findall(FOREIGN.sub("", TYPED.sub("", told)))} <= options_of(ALL[name]), message
-
-
-def test_a_message_of_data_keeps_what_is_wrong() -> None:
-    for message in MESSAGES.intersection(messages("data")):
-        if message.strip()[0] not in ",;":
-            for name in ALL:
-                assert len(TRANSLATORS[name](message)) > min(20, len(message) - 1), (name, message)
+        assert options_in(told) <= options_of(ALL[name]), message
+        # What is wrong stays.
+        if message in of_data and message.strip()[0] not in ",;":
+            assert len(told) > min(20, len(message) - 1), message
+    reads = name.startswith("study") or any(parameter.name == "assignments" for parameter in ALL[name].params)
+    told = TRANSLATORS[name]("a; leave it out with --id-column")
+    form = "id_column: VALUE (under data)" if name.startswith("study") else "data.id_column=VALUE"
+    if "--id-column" not in options_of(ALL[name]):
+        assert told == (f"a; leave it out with {form}" if reads and name != "audit model" else "a")
 
 
 @pytest.mark.parametrize("source", NOTES)
 def test_a_note_names_options_of_the_commands_that_print_it(source: str) -> None:
     for message in messages(source):
-        options = {*OPTION.findall(TYPED.sub("", FOREIGN.sub("", message)))} - {"--output"}
         for name in NOTES[source]:
-            assert options <= options_of(ALL[name]), message
+            assert options_in(message) - {"--output"} <= options_of(ALL[name]), message
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_keys_of_the_data_are_told_where_they_are_read(name: str) -> None:
-    reads = name.startswith("study") or any(parameter.name == "assignments" for parameter in ALL[name].params)
-    reads = reads and name != "audit model"
-    told = TRANSLATORS[name]("a; leave it out with --id-column")
-    form = "id_column: VALUE (under data)" if name.startswith("study") else "data.id_column=VALUE"
-    if "--id-column" not in options_of(ALL[name]):
-        assert told == (f"a; leave it out with {form}" if reads else "a")
-
-
-def test_no_function_is_told_of_an_option() -> None:
+def test_no_function_is_told_of_an_option_and_errors_of_compare_name_its_arguments() -> None:
     for message in MESSAGES:
-        assert not OPTION.findall(FOREIGN.sub("", TYPED.sub("", for_python(message)))), message
-
-
-def test_errors_of_compare_name_its_arguments() -> None:
+        assert not options_in(for_python(message)), message
     arguments = {*inspect.signature(recurra.compare).parameters, *MultiLabelData.model_fields}
     for source in ("comparison.py", "ladder.py", "data"):
         for message in messages(source):
-            assert {
-                *re.findall(r"([a-z_]+)=", TYPED.sub("", for_python(message, **{"from": "encoder"})))
-            } <= arguments, message
+            told = TYPED.sub("", for_python(message, **{"from": "encoder"}))
+            assert {*re.findall(r"([a-z_]+)=", told)} <= arguments, message
 
 
 @pytest.mark.parametrize(
@@ -149,11 +132,7 @@ def test_errors_of_compare_name_its_arguments() -> None:
             "a; fix it, or leave them out with --skip-unlabelled",
             "a; fix it, or leave them out with skip_unlabelled: true (under data)",
         ),
-        (
-            "label-errors",
-            "a; fix it or name it with --group-column",
-            "a; fix it or name it with data.group_column=VALUE",
-        ),
+        ("label-errors", "a; name it with --group-column", "a; name it with data.group_column=VALUE"),
         ("predict", "a; fix it, or leave them out with --skip-unlabelled", "a; fix it"),
         ("predict", "a (1 row); leave them out with --skip-unlabelled; then go on", "a (1 row); then go on"),
         ("predict", "name it with --text-column", "name it with --text-column"),
@@ -163,11 +142,10 @@ def test_errors_of_compare_name_its_arguments() -> None:
             "a; name it with --group-column or recurra data list; then recurra exits RUN --keep",
             "a; then recurra exits RUN --keep",
         ),
-        ("predict", "measure them: recurra exits RUN --keep", "measure them: recurra exits RUN --keep"),
     ],
 )
 def test_an_option_that_a_command_lacks_becomes_a_key_or_goes(command: str, message: str, told: str) -> None:
-    assert translator_for(command.split())(message) == told
+    assert TRANSLATORS[command](message) == told
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_step_that_outlives_its_slice_goes_on_in_the_next(tmp_path: Path) -> N
     assert written == ["x", "xxx", "x"]
 
 
-def test_a_step_that_fails_does_not_hold_up_the_others_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_step_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
     steps = [step("broken", "raise SystemExit(7)"), step("audited", "raise SystemExit(3)", (0, 3)), step("fine", COUNT)]
     assert run_slice(steps, tmp_path, 30) == ["broken"]
     assert (tmp_path / "audited.done").read_text() == "exit code 3\n"
@@ -53,8 +53,6 @@ def test_without_an_accelerator_it_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert main(["--output", str(tmp_path / "runs")]) == 2
     assert capsys.readouterr().err == f"error: {accelerator.NO_DEVICE}\n"
     assert not (tmp_path / "runs").exists()
-    with pytest.raises(SystemExit):
-        main(["--any-device", "--slice-s", "601"])
 
 
 @pytest.mark.slow

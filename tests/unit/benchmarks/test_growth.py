@@ -1,12 +1,11 @@
-"""The bench of growth: rows of which none shares a word with another, and studies of a size."""
+"""The bench of growth: rows of which none shares a word with another."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
-from benchmarks.growth import read_novels, study_size, write_rows, write_study
+from benchmarks.growth import read_novels, write_rows
 
 from reviews import read_rows
 from small_treebank import write_table
@@ -24,10 +23,3 @@ def test_rows_have_their_words_and_share_none(tmp_path: Path) -> None:
     assert {row["label"] for row in rows[:5]} == {"older", "newer"}
     with pytest.raises(RuntimeError, match="no 100 texts of 7 words; give a lower --most"):
         write_rows(tmp_path / "rows.csv", novels, 100, 7)
-
-
-def test_a_study_has_at_most_as_many_runs_as_asked_and_is_written_in_its_size(tmp_path: Path) -> None:
-    for asked, runs in ((10, 10), (25, 20), (100, 100), (250, 200), (10_000, 10_000)):
-        assert 10 * math.prod(study_size(asked)) == runs
-    write_study(tmp_path, *study_size(25))
-    assert len(list(tmp_path.glob("runs/*/record.json"))) == 20

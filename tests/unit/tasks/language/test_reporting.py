@@ -18,7 +18,6 @@ from recurra.report.figures import draw
 from recurra.report.render import named_figures, write_study_report
 from recurra.report.summary import load_runs, read_study, summarise
 from recurra.tasks import drawing
-from recurra.tasks.base import task
 from recurra.tasks.language.reporting import REPORTING, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
@@ -53,13 +52,15 @@ def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
     assert models[2].failed_audits == ["causality.final", "perplexity.too-good"]
 
 
+def as_lines(record: LanguageRunRecord) -> LanguageRunRecord:
+    data = record.data.model_copy(update={"mode": "lines"})
+    return record.model_copy(update={"data": data, "run_id": "other"})
+
+
 def test_texts_read_differently_are_different_tables() -> None:
-    record = language_record()
-    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"})})
-    part = language_record(data={"fraction": 0.1})
-    found = summarise(runs(record, lines, part))
-    assert len(found.tables) == 3
-    assert {table.protocol for table in found.tables} == {"packed-128", "lines-128"}
+    record, part = language_record(), language_record(data={"fraction": 0.1})
+    found = summarise(runs(record, as_lines(record), part)).tables
+    assert len(found) == 3 and {table.protocol for table in found} == {"packed-128", "lines-128"}
 
 
 def test_every_row_with_a_leaking_figure_says_so() -> None:
@@ -77,18 +78,14 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
                 assert "leaks" in " ".join(row).lower(), row
     # The leaking model once with its results, once beside the published, and three heads; four published exits.
     assert told == 1 + 1 + 3 + 4
-    text = study_page(summary, "results/x")
-    for line in text.splitlines():
-        if "1.093" in line or "1.06" in line:
-            assert "leaks" in line.lower(), line
+    quoted = [line for line in study_page(summary, "results/x").splitlines() if "1.093" in line or "1.06" in line]
+    assert all("leaks" in line.lower() for line in quoted)
 
 
 def test_drawings_are_whole_and_name_their_models() -> None:
     table = study().tables[0]
     charts = REPORTING.charts(table, {}, "t")
-    assert [chart.heading for chart in charts] == [
-        "Objective by epoch", "Loss by loop on test",
-    ]  # fmt: skip
+    assert [chart.heading for chart in charts] == ["Objective by epoch", "Loss by loop on test"]
     for chart in charts:
         root = ElementTree.fromstring(str(chart.drawing))
         assert {item.text for item in root.iter("text")} >= {model.label for model in table.models}
@@ -96,34 +93,16 @@ def test_drawings_are_whole_and_name_their_models() -> None:
     assert [chart.kind for chart in REPORTING.charts(one, {}, "t")] == ["by-loop"]
 
 
-def written(root: Path) -> Path:
-    """A repository with records of a language study and a page that shows them."""
+def test_documents_show_a_language_study_beside_the_others_and_read_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, readme, read = tmp_path / "results", tmp_path / "README.md", list[int]()
     for record in (language_record(), language_record(leaks=True, preset="crt-tiny-leaks", loss=0.05)):
-        write_record(root / "results" / "lm-leak" / "runs" / record.run_id, record)
-    pages = root / "docs" / "results"
-    pages.mkdir(parents=True)
-    (root / "README.md").write_text(
-        "<!-- results:overview begin -->\n<!-- results:overview end -->\n"
-        "<!-- results:lm-leak.across begin -->\n<!-- results:lm-leak.across end -->\n",
-        encoding="utf-8",
-    )
-    return root
-
-
-def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> None:
-    root = written(tmp_path)
-    results = root / "results"
-    assert render_results_markdown(results)
-    page = (root / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
-    assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    assert "crt-tiny-leaks" in readme.partition("lm-leak.across begin")[2]
-    assert render_results_markdown(results, check=True) == []
-
-
-def test_each_study_is_read_once_however_many_blocks_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = written(tmp_path)
-    read: list[int] = []
+        write_record(results / "lm-leak" / "runs" / record.run_id, record)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    blocks = ("overview", "lm-leak.across")
+    text = "".join(f"<!-- results:{name} begin -->\n<!-- results:{name} end -->\n" for name in blocks)
+    readme.write_text(text, encoding="utf-8")
 
     def counted(folders: list[Path]) -> Any:
         read.append(len(folders))
@@ -131,14 +110,15 @@ def test_each_study_is_read_once_however_many_blocks_show_it(tmp_path: Path, mon
 
     monkeypatch.setattr(documents, "load_runs", counted)
     # The overview and the scores in the README, the rest on a page of its own.
-    assert render_results_markdown(root / "results")
-    assert read == [2]
+    assert render_results_markdown(results) and read == [2]
+    page = (tmp_path / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
+    assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
+    assert "crt-tiny-leaks" in readme.read_text(encoding="utf-8").partition("lm-leak.across begin")[2]
+    assert render_results_markdown(results, check=True) == []
 
 
 def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
-    record = language_record()
-    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"}), "run_id": "other"})
-    for one in (record, lines):
+    for one in (language_record(), as_lines(language_record())):
         write_record(tmp_path / "runs" / one.run_id, one)
     finished, _ = load_runs(read_study(tmp_path))
     summary = summarise(finished)
@@ -152,8 +132,7 @@ def with_exits(*records: LanguageRunRecord, chosen: bool = True) -> Summary:
 
 
 def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> None:
-    summary = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1)))
-    table = summary.tables[0]
+    (table,) = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1))).tables
     kept = next(model for model in table.models if model.exits)
     assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
     *_, taken = REPORTING.charts(table, {}, "t")
@@ -163,7 +142,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     assert line.get("class") == f"line solid s{kept.color}" and kept.color > 0
     heights = [drawing.BOTTOM - float(point.split(",")[1]) for point in str(line.get("points")).split()]
     assert len(heights) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
-    headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
+    headings, rows = part_rows(LANGUAGE, table, "leaving")
     assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
     assert rows[:4] == [
         ["crt-tiny, 0", "nowhere", "4.0000", "3.00", "1.00", "1.00"],
@@ -175,14 +154,10 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
 
 
 def test_without_a_rule_the_exits_are_listed_alone() -> None:
-    summary = with_exits(language_record(), chosen=False)
-    headings = [chart.heading for chart in REPORTING.charts(summary.tables[0], {}, "t")]
-    assert "Loops taken on test" not in headings
-    assert [row[1] for row in part_rows(LANGUAGE, summary.tables[0], "leaving")[1]] == [
-        "nowhere",
-        "after loop 1",
-        "after loop 2",
-    ]
+    (table,) = with_exits(language_record(), chosen=False).tables
+    assert "Loops taken on test" not in [chart.heading for chart in REPORTING.charts(table, {}, "t")]
+    rows = part_rows(LANGUAGE, table, "leaving")[1]
+    assert [row[1] for row in rows] == ["nowhere", "after loop 1", "after loop 2"]
 
 
 def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers(tmp_path: Path) -> None:
@@ -199,9 +174,3 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     assert "was changed after it was written" in load_runs([folder])[1][0]["reason"]
     exits_record(other).write(path)
     assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0]["reason"]
-
-
-@pytest.mark.parametrize("size", [None, "5", [3]])
-def test_a_name_needs_no_right_kernel_size(size: object) -> None:
-    assert task("language modelling").label("crt-tiny", {"kernel_size": size}) == "crt-tiny"
-    assert task("language modelling").label("crt-tiny", {"causal_convolution": False}) == "crt-tiny-leaks"

@@ -1,7 +1,9 @@
-"""Where the recommended model goes wrong: figures against scikit-learn, pairs and rows against the predictions."""
+"""The recommended model: where it goes wrong, against scikit-learn and the predictions, and what would change it."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,27 +13,26 @@ from sklearn.metrics import precision_recall_fscore_support
 from factories import RunFactory
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report.summary import load_runs, summarise
+from recurra.tasks.classification.conclusions import advise
 from recurra.tasks.classification.reporting import MOST_PAIRS, confused_table, label_table
 from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.questions import Limits, Questions
+from rendered import summarise_folders
 
 ROWS = {"train": 90, "validation": 60, "test": 400}
 
 
 def table(folders: list[Path], **asked: object) -> LabellingTable:
-    runs, _ = load_runs(folders)
-    (found,) = summarise(runs, questions=Questions(**asked)).tables  # type: ignore[arg-type]
+    (found,) = summarise_folders(folders, questions=Questions(**asked)).tables  # type: ignore[arg-type]
     assert isinstance(found, LabellingTable)
     return found
 
 
-@pytest.mark.parametrize("labels", [2, 3, 12])
+@pytest.mark.parametrize("labels", [2, 12])
 def test_figures_of_labels_are_those_of_scikit_learn(tmp_path: Path, labels: int) -> None:
     factory = RunFactory(tmp_path, rows=ROWS, label_names=tuple(f"label {n}" for n in range(labels)))
     folders = [factory.run("recurrent", 0.9), factory.run("linear", 0.5)]
-    found = table(folders)
-    rows = read_predictions(folders[0], "test")
+    found, rows = table(folders), read_predictions(folders[0], "test")
     wanted = precision_recall_fscore_support(rows.labels, rows.predicted, zero_division=0)
     by_label = {row["Label"]: row for row in label_table(found).rows}
     for index, name in enumerate(found.label_names):
@@ -45,12 +46,9 @@ def test_pairs_are_those_with_the_most_errors_over_all_seeds(tmp_path: Path) -> 
     factory = RunFactory(tmp_path, rows=ROWS, label_names=("a", "b", "c", "d", "e"))
     folders = [*(factory.run("recurrent", 0.8, seed=seed) for seed in (0, 1)), factory.run("linear", 0.4)]
     found = confused_table(table(folders)).rows
-    counts: dict[tuple[str, str], int] = {}
-    for folder in folders[:2]:
-        rows = read_predictions(folder, "test")
-        for true, said in zip(rows.labels.tolist(), rows.predicted.tolist(), strict=True):
-            if true != said:
-                counts["abcde"[true], "abcde"[said]] = counts.get(("abcde"[true], "abcde"[said]), 0) + 1
+    both = [read_predictions(folder, "test") for folder in folders[:2]]
+    pairs = [pair for rows in both for pair in zip(rows.labels, rows.predicted, strict=True)]
+    counts = Counter(("abcde"[true], "abcde"[said]) for true, said in pairs if true != said)
     assert [int(pair["Rows"]) for pair in found] == sorted(counts.values(), reverse=True)[:MOST_PAIRS]
     assert all(counts[pair["A text of"], pair["is taken for"]] == int(pair["Rows"]) for pair in found)
     two = RunFactory(tmp_path / "two", rows=ROWS)
@@ -82,3 +80,19 @@ def test_where_nothing_is_recommended_nothing_is_looked_at(tmp_path: Path) -> No
     found = table([factory.run("recurrent", 0.9)], limits=Limits(max_mib=0.001))
     assert found.recommended is not None and found.recommended.choice is None
     assert label_table(found).rows == confused_table(found).rows == found.mistakes == []
+
+
+def test_a_faster_model_is_named_although_its_name_is_part_of_a_smaller_ones(tmp_path: Path) -> None:
+    scores = {"baseline": 0.95, "recurrent-wide": 0.8, "recurrent": 0.65}
+    factory = RunFactory(tmp_path, rows=ROWS)
+    found = table([factory.run(name, accuracy) for name, accuracy in scores.items()])
+    models = [
+        replace(model, latency={"1": model.latency["1"].model_copy(update={"median_ms": 1.0})})
+        if model.label == "recurrent"
+        else model
+        for model in found.models
+    ]
+    recommended, _ = advise(replace(found, models=models), Limits())
+    changes = dict(recommended.details)["What would change this"]
+    assert recommended.choice == "baseline" and "If it must be smaller, take recurrent-wide" in changes
+    assert "If it must be faster, take recurrent (1 ms a text)" in changes
