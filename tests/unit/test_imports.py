@@ -18,7 +18,7 @@ HEAVY = {
 WITHOUT_TRAINING = {"torch", "transformers", "datasets", "ray", "onnxruntime"}
 LOADED = {
     "import recurra; dir(recurra)": HEAVY,
-    "from recurra.cli.main import main; main(['--help'])": HEAVY,
+    "from recurra.cli.main import main; main(['--help'])": HEAVY - {"pydantic", "safetensors"},
     "import recurra.core.record, recurra.core.environment, recurra.core.progress": {"torch", "sklearn", "datasets"},
     "import recurra.tasks.classification.task, recurra.tasks.language.task": WITHOUT_TRAINING,
     "import recurra.study.worker, recurra.study.timing, recurra.comparison": WITHOUT_TRAINING,
@@ -38,6 +38,7 @@ def test_what_is_imported_loads_nothing_that_it_does_not_need(code: str) -> None
     assert not LOADED[code] & {name.partition(".")[0] for name in modules_after(code)}
 
 
+@pytest.mark.slow
 def test_configurations_need_no_models_of_transformers_and_are_registered_if_it_came_earlier() -> None:
     registered = "import recurra; assert AutoConfig.for_model('recurra').num_recurrences"
     code = f"from transformers import AutoConfig; {registered}; import recurra.tasks.labelling.configuration"
@@ -45,6 +46,7 @@ def test_configurations_need_no_models_of_transformers_and_are_registered_if_it_
     assert "torch" in loaded and not {"transformers.modeling_utils", "torch._dynamo"} & {*loaded}
 
 
+@pytest.mark.slow
 def test_a_linear_model_is_trained_and_timed_without_torch(tmp_path: Path) -> None:
     data, run = str(write_reviews(tmp_path / "reviews.csv", 60)), str(tmp_path / "run")
     command = ["train", "--model", "linear", "--data", data, "--output", run, "--quiet"]

@@ -45,7 +45,7 @@ def test_all_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.Mon
     assert {len(batches) for batches in seen.values()} == {STEPS}
     ours, *others = (torch.cat(batches).sort().values for batches in seen.values())
     assert all(torch.equal(ours, theirs) for theirs in others) and len(ours) == STEPS * BATCH
-    of_split = {bytes(row["input_ids"]) for row in split}
+    of_split = {bytes(split[index]["input_ids"]) for index in range(len(split))}
     for other in rows:
         np.testing.assert_array_equal(rows[0].input_ids, other.input_ids)
-        assert {bytes(row["input_ids"]) for row in other} <= of_split
+        assert {bytes(other[index]["input_ids"]) for index in range(len(other))} <= of_split

@@ -139,7 +139,7 @@ def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> No
     assert len(old.intersection(run.run_id for run in again)) == 4
 
 
-BAD = {
+BAD: dict[str, tuple[Any, str]] = {
     "missing": (lambda rows: rows[:-1], "lacks .* 1 of 240 test rows.*with 5 folds every row is a test row"),
     "doubled": (lambda rows: [*rows, rows[0]], "line 242 answers the row of line 2 again"),
     "unknown": (lambda rows: [*rows, ("r999", "positive")], r"1 answers that match no row of .* \(line 242\)"),
@@ -223,8 +223,8 @@ def test_predictions_beside_those_of_another_model_are_the_last_ones(frame: Fram
     said = probabilities(frame)
     beside = frame[["text"]].assign(label=frame.label, probability_negative=said[:, 1], probability_positive=said[:, 0])
     # The other model abstained; this one does not.
-    own = {"abstained": True, "label_predicted": "negative", "probability_negative_predicted": said[:, 0]}
-    beside.assign(**own, probability_positive_predicted=said[:, 1]).to_csv(tmp_path / "second.csv", index=False)
+    last = {"abstained": True, "label_predicted": "negative", "probability_negative_predicted": said[:, 0]}
+    beside.assign(**last, probability_positive_predicted=said[:, 1]).to_csv(tmp_path / "second.csv", index=False)
     own, others = ([dict(zip(names, row, strict=True)) for row in said.tolist()] for names in (LABELS, LABELS[::-1]))
     rows = frame[["text"]].assign(probabilities=others, probabilities_predicted=own)
     rows.to_json(tmp_path / "second.jsonl", orient="records", lines=True)
