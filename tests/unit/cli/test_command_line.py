@@ -26,6 +26,8 @@ from recurra.deployment.prediction.folder import FolderJob
 from recurra.deployment.serving.limits import Rate, ServerLimits
 from reviews import Command
 
+INTERRUPTED = "interrupted; start the same command again to continue: finished work is not repeated\n"
+
 
 def list_data(output: IO[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs a command in a process that writes into a file or a pipe."""
@@ -96,68 +98,55 @@ def test_without_a_command_the_help_is_shown(command: Command) -> None:
     assert "compare" in out + err and "error:" not in err
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (DataError("two\nlines"), 2),
-        (AuditError("d"), 3),
-        (RunError("e"), 1),
-        (ZeroDivisionError(), None),
-    ],
-)
-def test_errors_of_ours_are_one_line_with_their_exit_code(
-    error: Exception, code: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(command_line, "make_app", lambda _: fail)
-    if code is None:  # a mistake of ours is not hidden
-        with pytest.raises(ZeroDivisionError):
-            command_line.main([])
-        return
-    assert command_line.main([]) == code
-    assert capsys.readouterr() == ("", f"error: {' '.join(str(error).split())}\n")
+def fail(error: Exception, *_: object, interrupted: bool = False, **__: object) -> None:
+    """Ends a command with an error; after an interrupt that pydantic's compiled code swallows, if that is asked."""
+    if interrupted:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    raise error
 
 
-def abort() -> None:
-    raise typer.Abort
-
-
-def fail_on_the_way_out() -> None:
+def fail_on_the_way_out(*_: object, **__: object) -> None:
     try:
         raise KeyboardInterrupt
     finally:
         raise RuntimeError("release unlocked lock")
 
 
-def fail_because_of_that() -> None:
+def fail_because_of_that(*_: object, **__: object) -> None:
     try:
         fail_on_the_way_out()
     except RuntimeError as error:
         raise CheckpointError("'out/model' cannot be loaded: release unlocked lock") from error
 
 
-def swallow(error: Exception) -> None:
-    """As pydantic's compiled code does while it builds a class."""
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    raise error
+FULL = StorageError("the disk is full")
+ERRORS = {
+    "data": (partial(fail, DataError("two\nlines")), 2, "error: two lines\n"),
+    "audit": (partial(fail, AuditError("d")), 3, "error: d\n"),
+    "run": (partial(fail, RunError("e")), 1, "error: e\n"),
+    "after an interrupt": (partial(fail, FULL, interrupted=True), 2, "error: the disk is full\n"),
+    "abort": (partial(fail, typer.Abort()), 130, INTERRUPTED),
+    "lock": (fail_on_the_way_out, 130, INTERRUPTED),
+    "lock of a model": (fail_because_of_that, 130, INTERRUPTED),
+    "swallowed": (partial(fail, TypeError("a class half built"), interrupted=True), 130, INTERRUPTED),
+}
 
 
-@pytest.mark.parametrize("stop", [abort, fail_on_the_way_out, fail_because_of_that, partial(swallow, TypeError())])
-def test_an_interrupt_says_how_to_go_on_whatever_error_it_became(
-    stop: Callable[[], None], command: Command, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_of_ours_is_one_line_and_an_interrupt_says_how_to_go_on_whatever_it_became(
+    kind: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "make_app", lambda _: lambda *_, **__: stop())
-    assert "start the same command again" in command(code=130).err
+    app, code, said = ERRORS[kind]
+    monkeypatch.setattr(command_line, "make_app", lambda _: app)
+    assert command(code=code) == ("", said)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_error_of_ours_after_an_interrupt_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = StorageError("the disk is full")
-    monkeypatch.setattr(command_line, "make_app", lambda _: lambda *_, **__: swallow(full))
-    assert command(code=StorageError.exit_code).err == "error: the disk is full\n"
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "make_app", lambda _: partial(fail, ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        command_line.main([])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
