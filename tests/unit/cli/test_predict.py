@@ -62,14 +62,13 @@ def shown(folder: str, *label: int) -> tuple[float, float]:
     return wanted, [one for one in looked_at if one.bound >= wanted][-1].threshold
 
 
-def write(path: Path, columns: dict[str, list[Any]]) -> Path:
-    table = pd.DataFrame(columns)
+def write(path: Path, columns: dict[str, Any]) -> Path:
     if path.suffix == ".parquet":
         pq.write_table(pa.table(columns), path)
     elif path.suffix == ".jsonl":
-        table.to_json(path, orient="records", lines=True)
+        pd.DataFrame(columns).to_json(path, orient="records", lines=True)
     else:
-        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+        pd.DataFrame(columns).to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     return path
 
 
@@ -128,20 +127,17 @@ def test_no_number_in_json_lines_is_infinite(model: str, tmp_path: Path, command
 
 def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path: Path, command: Command) -> None:
     day, moment = datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
-    given = pa.table(
-        {
-            "text": TEXTS,
-            "stars": pa.array([1, None, 3], pa.int8()),
-            "score": pa.array([0.5, float("nan"), None]),
-            "day": [day, day, None],
-            "moment": pa.array([moment, None, moment], pa.timestamp("us")),
-            "price": pa.array([Decimal("1.50"), None, Decimal("2.25")]),
-            "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
-            "good": [True, False, None],
-        }
-    )
-    path = tmp_path / "in.parquet"
-    pq.write_table(given, path)
+    columns = {
+        "text": TEXTS,
+        "stars": pa.array([1, None, 3], pa.int8()),
+        "score": [0.5, float("nan"), None],
+        "day": [day, day, None],
+        "moment": [moment, None, moment],
+        "price": [Decimal("1.50"), None, Decimal("2.25")],
+        "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "good": [True, False, None],
+    }
+    path, given = write(tmp_path / "in.parquet", columns), pa.table(columns)
     for suffix in (".parquet", ".jsonl", ".csv"):
         command("predict", model, "-i", path, "-o", tmp_path / f"out{suffix}", "-q")
     back = pq.read_table(tmp_path / "out.parquet")
