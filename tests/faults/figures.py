@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -25,11 +24,14 @@ class Figure:
 
     def row(self) -> tuple[str, str, str, str]:
         """As the table shows it."""
-        bound = f"at most {_shown(self.most)}" if self.most is not None else ""
-        if self.least is not None:
-            bound = f"at least {_shown(self.least)}"
-        shown = f"{_shown(self.value)} {self.unit}".strip()
-        return self.part, self.name, shown, bound if self.holds else f"{bound}: MISSED"
+        bounds = [(name, bound) for name, bound in (("most", self.most), ("least", self.least)) if bound is not None]
+        bound = ", ".join(f"at {name} {_shown(bound)}" for name, bound in bounds)
+        return (
+            self.part,
+            self.name,
+            f"{_shown(self.value)} {self.unit}".strip(),
+            bound if self.holds else f"{bound}: MISSED",
+        )
 
 
 def _shown(value: float) -> str:
@@ -43,31 +45,8 @@ class Account:
     figures: list[Figure] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, other: Account) -> None:
-        """Takes over what another found."""
-        self.figures += other.figures
-        self.failures += other.failures
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Seconds that a part may take; it ends what it has begun."""
-
-    seconds: float
-    began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def is_left(self) -> bool:
-        """Whether there is time for more."""
-        return time.perf_counter() - self.began < self.seconds
-
 
 def print_table(figures: Iterable[Figure]) -> str:
     """The figures as a Markdown table."""
-    rows = [("part", "what", "found", "bound"), *(figure.row() for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-    return "\n".join(lines) + "\n"
+    rows = [("part", "what", "found", "bound"), ("---", "---", "---:", "---"), *(figure.row() for figure in figures)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

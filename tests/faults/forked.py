@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,13 +50,12 @@ def warm_up() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended."""
+    """How a child ended, and what it left in its folder for temporary files."""
 
     code: int
-    out: str
     err: str
     wall_s: float
-    temporary: list[str] = field(default_factory=list)
+    temporary: list[str]
 
     @property
     def interrupted(self) -> bool:
@@ -70,101 +71,64 @@ class Ended:
 
 
 class Child:
-    """A forked child that calls a function; its output lies in files of the scratch folder."""
+    """A forked child that calls a function; what it says lies in the scratch folder."""
 
     def __init__(self, call: Callable[[], int], scratch: Path) -> None:
-        (scratch / "tmp").mkdir(parents=True, exist_ok=True)
-        self.scratch = scratch
-        self._started = time.perf_counter()
-        self._code: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
-        reading, writing = os.pipe()
-        # What comes before the child is in place would meet this program, not the command.
+        (scratch / "tmp").mkdir(parents=True)
+        (scratch / "err").touch()
+        self._scratch, self._began = scratch, time.perf_counter()
+        self._process = multiprocessing.get_context("fork").Process(target=_be_child, args=(call, scratch))
+        # What comes before the child is in place waits for it: it would meet this program, not the command.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reading)
-            _be_child(call, scratch, writing)
+        self._process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-        os.close(writing)
-        os.read(reading, 1)
-        os.close(reading)
 
-    def wait(self, seconds: float = PATIENCE_S) -> bool:
-        """Waits for its end; says whether that came."""
-        end = time.perf_counter() + seconds
-        while self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-            elif time.perf_counter() >= end:
-                return False
-            else:
-                time.sleep(0.001)
-        return True
-
-    def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
-        if self._code is None:
-            os.kill(self.pid, number)
+    def signal_after(self, seconds: float, number: signal.Signals) -> None:
+        """Sends it a signal, if it has not ended by then."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            os.kill(int(self._process.pid or 0), number)
 
     def end(self, seconds: float = PATIENCE_S) -> Ended:
         """Waits for its end and for that of everything it started; what does not end is killed and told."""
-        ended = self.wait(seconds) and self._family_ends(seconds)
-        wall_s = time.perf_counter() - self._started
+        self._process.join(seconds)
+        ended = self._family_ends(0 if self._process.exitcode is None else seconds)
+        wall_s = time.perf_counter() - self._began
+        err = (self._scratch / "err").read_text(encoding="utf-8", errors="replace")
         if not ended:
-            self.destroy()
-        out, err = ((self.scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
-        if not ended:
+            os.killpg(int(self._process.pid or 0), signal.SIGKILL)
             raise TimeoutError(f"it did not end within {seconds:g} s; {err[-300:]}")
-        temporary = sorted(path.name for path in (self.scratch / "tmp").iterdir())
-        return Ended(int(self._code or 0), out, err, wall_s, temporary)
-
-    def destroy(self) -> None:
-        """Kills it and everything it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.wait(5)
-        self._family_ends(5)
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code, negative for a signal; none before its end was waited for."""
-        return self._code
+        temporary = sorted(path.name for path in (self._scratch / "tmp").iterdir())
+        return Ended(int(self._process.exitcode or 0), err, wall_s, temporary)
 
     def _family_ends(self, seconds: float) -> bool:
-        end = time.perf_counter() + seconds
+        group, end = int(self._process.pid or 0), time.perf_counter() + seconds
         while time.perf_counter() < end:
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-self.pid, os.WNOHANG)[0]:
-                    pass
             try:
-                os.killpg(self.pid, 0)
+                os.killpg(group, 0)
             except ProcessLookupError:
                 return True
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-group, os.WNOHANG)
             time.sleep(0.002)
         return False
 
 
-def _be_child(call: Callable[[], int], scratch: Path, writing: int) -> None:
+def _be_child(call: Callable[[], int], scratch: Path) -> None:
     code = UNCAUGHT
     try:
         os.setpgid(0, 0)
-        for number in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ["TMPDIR"] = str(scratch / "tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        for name, handle in (("out", 1), ("err", 2)):
-            opened = os.open(scratch / name, flags, 0o644)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(scratch / "tmp")
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for opened, handle in ((nowhere, 0), (nowhere, 1), (os.open(scratch / "err", os.O_WRONLY), 2)):
             os.dup2(opened, handle)
-            os.close(opened)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.write(writing, b".")
-        os.close(writing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-        code = call()
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        except KeyboardInterrupt:
+            code = 130
+        else:
+            code = call()
     except BaseException:  # noqa: BLE001 - what Python itself would print
         traceback.print_exc()
     finally:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from faults.figures import Account, Budget, Figure
+from faults.figures import Account, Figure
 from faults.forked import Child
 from faults.jobs import Workshop
 
@@ -27,10 +28,10 @@ MOST_MIB = 1024
 # Cases of one child; what it keeps from case to case stays small.
 _CASES = 150
 _START_S = 60.0
+_STATUS = Path("/proc/self/status")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What came of a case."""
 
     outcome: str
@@ -47,15 +48,7 @@ class Target:
 
     name: str
     open: Callable[[Path], AbstractContextManager[Case]]
-    share: int = 1
-
-
-@dataclass
-class _Tally:
-    outcomes: Counter[str] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    most_mib: float = 0.0
-    failures: list[str] = field(default_factory=list)
+    share: int
 
 
 def generate(seed: int, target: str, number: int) -> random.Random:
@@ -63,44 +56,40 @@ def generate(seed: int, target: str, number: int) -> random.Random:
     return random.Random(f"{seed} {target} {number}")
 
 
-def attack(workshop: Workshop, targets: list[Target], seed: int, cases: int, budget: Budget) -> Account:
+def attack(workshop: Workshop, targets: list[Target], seed: int, cases: int, end: float) -> Account:
     """Sends so many cases to targets, shared out among them."""
-    account = Account()
     shares = sum(target.share for target in targets)
-    everything = _Tally()
-    tallies = {target.name: _Tally() for target in targets}
+    found: dict[str, list[dict[str, Any]]] = {target.name: [] for target in targets}
     waiting = {target.name: range(-(-cases * target.share // shares)) for target in targets}
     # In turns, so that time that runs out is no target's alone.
-    while budget.is_left and any(waiting.values()):
+    while time.perf_counter() < end and any(waiting.values()):
         for target in targets:
             todo = waiting[target.name]
-            if todo and budget.is_left:
-                done = _in_a_child(workshop, target, seed, todo[:_CASES], tallies[target.name])
-                waiting[target.name] = range(done, todo.stop)
-    for target in targets:
-        tally = tallies[target.name]
-        account.figures.append(Figure("hostile", f"{target.name}: cases", tally.outcomes.total()))
-        account.failures += tally.failures
-        everything.outcomes += tally.outcomes
-        everything.slowest_s = max(everything.slowest_s, tally.slowest_s)
-        everything.most_mib = max(everything.most_mib, tally.most_mib)
-    account.figures += [
-        Figure("hostile", "cases", everything.outcomes.total(), least=cases),
-        *(Figure("hostile", outcome, count) for outcome, count in sorted(everything.outcomes.items())),
-        Figure("hostile", "slowest case", everything.slowest_s, "s", most=MOST_S),
-        Figure("hostile", "most memory that a case took", everything.most_mib, "MiB", most=MOST_MIB),
-        Figure("hostile", "cases that broke a rule", len(account.failures), most=0),
+            if todo and time.perf_counter() < end:
+                more = _in_a_child(workshop, target, seed, todo[:_CASES])
+                found[target.name] += more
+                waiting[target.name] = todo[len(more) :]
+    everything = [verdict for verdicts in found.values() for verdict in verdicts]
+    outcomes = Counter(verdict["outcome"] for verdict in everything)
+    failures = [verdict["wrong"] for verdict in everything if verdict["wrong"]]
+    figures = [
+        *(Figure("hostile", f"{name}: cases", len(verdicts)) for name, verdicts in found.items()),
+        Figure("hostile", "cases", len(everything), least=cases),
+        *(Figure("hostile", outcome, count) for outcome, count in sorted(outcomes.items())),
+        Figure("hostile", "slowest case", max((one["s"] for one in everything), default=0), "s", most=MOST_S),
+        Figure("hostile", "most memory of a case", max((one["mib"] for one in everything), default=0), "MiB", MOST_MIB),
+        Figure("hostile", "cases that broke a rule", len(failures), most=0),
     ]
-    return account
+    return Account(figures, failures)
 
 
-def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range, tally: _Tally) -> int:
-    """Runs cases in a child; returns the number of the first that it did not get to."""
+def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range) -> list[dict[str, Any]]:
+    """What came of cases in a child; those behind one that ends the child are left out."""
     scratch = workshop.scratch()
-    verdicts = scratch / "verdicts.jsonl"
+    written = scratch / "verdicts.jsonl"
 
     def call() -> int:
-        with target.open(workshop.given) as run, verdicts.open("w", encoding="utf-8", buffering=1) as stream:
+        with target.open(workshop.given) as run, written.open("w", encoding="utf-8", buffering=1) as stream:
             for number in numbers:
                 # Nothing handles the alarm: it ends the child, whatever is computed.
                 signal.setitimer(signal.ITIMER_REAL, MOST_S + 2)
@@ -109,46 +98,33 @@ def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range, t
         return 0
 
     ended = Child(call, scratch).end(_START_S + len(numbers) * (MOST_S + 2))
-    if not verdicts.exists():
+    if not written.exists():
         raise RuntimeError(f"{target.name} does not begin: {ended.code}, {ended.err[-3000:]}")
-    done = numbers.start
-    for line in verdicts.read_text(encoding="utf-8").splitlines():
-        found = json.loads(line)
-        tally.outcomes[found["outcome"]] += 1
-        tally.slowest_s = max(tally.slowest_s, found["s"])
-        tally.most_mib = max(tally.most_mib, found["mib"])
-        wrong = found["wrong"]
-        if found["s"] > MOST_S or found["mib"] > MOST_MIB:
-            wrong = f"{wrong} it took {found['s']:.1f} s and {found['mib']:.0f} MiB"
-        if wrong:
-            tally.failures.append(f"{target.name}, case {done}: {wrong}")
-        done += 1
-    if done < numbers.stop:
-        tally.outcomes["died"] += 1
-        tally.failures.append(f"{target.name}, case {done}: {ended.code}; {ended.err[-900:]!r}")
-        return done + 1
-    shutil.rmtree(scratch, ignore_errors=True)
-    return done
+    verdicts = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    if len(verdicts) < len(numbers):
+        verdicts.append({"outcome": "died", "wrong": f"{ended.code}; {ended.err[-900:]!r}", "s": 0.0, "mib": 0.0})
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
+    for number, verdict in zip(numbers, verdicts, strict=False):
+        if verdict["s"] > MOST_S or verdict["mib"] > MOST_MIB:
+            verdict["wrong"] += f" it took {verdict['s']:.1f} s and {verdict['mib']:.0f} MiB"
+        if verdict["wrong"]:
+            verdict["wrong"] = f"{target.name}, case {number}: {verdict['wrong']}"
+    return verdicts
 
 
 def _measured(run: Case, dice: random.Random, place: Path) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    before = _forget_peak()
-    start = time.perf_counter()
+    # The peak is forgotten.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before, start = _memory_mib("VmRSS"), time.perf_counter()
     verdict = run(dice, place)
     seconds = time.perf_counter() - start
-    grown = max(0.0, _memory_mib("VmHWM") - before)
-    return {"outcome": verdict.outcome, "wrong": verdict.wrong, "s": seconds, "mib": grown}
-
-
-def _forget_peak() -> float:
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _memory_mib("VmRSS")
+    return {**verdict._asdict(), "s": seconds, "mib": max(0.0, _memory_mib("VmHWM") - before)}
 
 
 def _memory_mib(name: str) -> float:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) / 2**10
-    return 0.0
+    found = re.search(rf"^{name}:\s*(\d+)", _STATUS.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    assert found
+    return int(found[1]) / 2**10

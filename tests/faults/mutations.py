@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -33,31 +34,28 @@ def mutate_bytes(dice: random.Random, data: bytes, *, most: int = 4) -> bytes:
 
 
 def _mutate_once(dice: random.Random, data: bytes) -> bytes:
-    start = dice.randint(0, len(data))
-    end = min(len(data), start + int(dice.expovariate(1 / 20)))
+    start, other = dice.randint(0, len(data)), dice.randint(0, len(data))
+    length = int(dice.expovariate(1 / 20))
+    before, part, behind = data[:start], data[start : start + length], data[start + length :]
     kind = dice.randrange(9)
-    if kind == 0 and data:
-        place = dice.randrange(len(data))
-        return data[:place] + bytes([data[place] ^ (1 << dice.randrange(8))]) + data[place + 1 :]
-    if kind == 1:
-        return data[:start]
-    if kind == 2:
-        return data[:start] + data[end:]
-    if kind == 3:
-        return data[:end] + data[start:end] + data[end:]
-    if kind == 4:
-        return data[:start] + bytes(dice.randrange(256) for _ in range(dice.randint(1, 8))) + data[end:]
-    if kind == 5:
-        return data[:end] + data[start:end] * dice.randint(2, 2000) + data[end:]
-    if kind == 6:
-        other = dice.randint(0, len(data))
-        return data[:start] + data[other : other + (end - start)] + data[end:]
-    return data[:start] + dice.choice(_PIECES) + data[start if kind == 7 else end :]
+    if kind == 0 and behind:
+        return before + part + bytes([behind[0] ^ (1 << dice.randrange(8))]) + behind[1:]
+    middles = {
+        0: b"",
+        1: b"",
+        2: part * 2,
+        3: part * dice.randint(2, 2000),
+        4: dice.randbytes(dice.randint(1, 8)),
+        5: data[other : other + length],
+        6: dice.choice(_PIECES) + part,
+        7: dice.choice(_PIECES),
+    }
+    return before if kind == 8 else before + middles[kind] + behind
 
 
 def mutate_value(dice: random.Random, value: Any, *, most: int = 2) -> Any:
     """Changes a plain value in up to ``most`` places; the value that is given stays as it is."""
-    value = _copied(value)
+    value = copy.deepcopy(value)
     for _ in range(dice.randint(1, most)):
         value = _change_one(dice, value)
     return value
@@ -78,7 +76,7 @@ def _change_one(dice: random.Random, value: Any) -> Any:
     elif kind == 2:
         other = dice.choice(keys)
         holder[key], holder[other] = holder[other], holder[key]
-    elif kind == 3 and _is_number(holder[key]):
+    elif kind == 3 and isinstance(holder[key], int | float):
         holder[key] = holder[key] * dice.choice([-1, 0, 2, 10, 1000, 10**6, 10**12]) + dice.choice([-1, 0, 1])
     elif kind == 4:
         deep: Any = holder[key]
@@ -88,21 +86,8 @@ def _change_one(dice: random.Random, value: Any) -> Any:
     elif kind == 5 and isinstance(holder, list):
         holder.extend([holder[key]] * dice.choice([1, 5, 5 if isinstance(holder[key], dict | list) else 3000]))
     else:
-        holder[key] = _copied(dice.choice(_VALUES))
+        holder[key] = copy.deepcopy(dice.choice(_VALUES))
     return value
-
-
-def _copied(value: Any) -> Any:
-    """A plain value again, however deep it is."""
-    root = [value]
-    waiting: list[tuple[Any, Any]] = [(root, 0)]
-    while waiting:
-        holder, key = waiting.pop()
-        if isinstance(holder[key], dict | list):
-            fresh = holder[key].copy()
-            holder[key] = fresh
-            waiting.extend((fresh, each) for each in (fresh if isinstance(fresh, dict) else range(len(fresh))))
-    return root[0]
 
 
 def _holders(value: Any) -> list[Any]:
@@ -114,10 +99,6 @@ def _holders(value: Any) -> list[Any]:
             found.append(one)
             waiting.extend(one.values() if isinstance(one, dict) else one)
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def to_json(value: Any) -> bytes:
