@@ -28,16 +28,13 @@ def write_blocks(path: Path, texts: Sequence[str]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     pieces, scores = pieces_of(texts)
     shapes: dict[str, tuple[int, ...]] = {
-        "emb.word": (len(pieces) + 3, HIDDEN),
-        "emb.pos": (POSITIONS, HIDDEN),
-        "emb.type": (2, HIDDEN),
-    }
-    shapes |= {"emb.ln.w": (HIDDEN,), "emb.ln.b": (HIDDEN,)}
+        "emb.word": (len(pieces) + 3, HIDDEN), "emb.pos": (POSITIONS, HIDDEN), "emb.type": (2, HIDDEN),
+        "emb.ln.w": (HIDDEN,), "emb.ln.b": (HIDDEN,),
+    }  # fmt: skip
+    sizes = {**dict.fromkeys(("q", "k", "v", "ao"), (HIDDEN, HIDDEN)), "fi": (INNER, HIDDEN), "fo": (HIDDEN, INNER)}
     for layer in range(LAYERS):
-        for name in ("q", "k", "v", "ao"):
-            shapes |= {f"l{layer}.{name}.w": (HIDDEN, HIDDEN), f"l{layer}.{name}.b": (HIDDEN,)}
-        shapes |= {f"l{layer}.fi.w": (INNER, HIDDEN), f"l{layer}.fi.b": (INNER,)}
-        shapes |= {f"l{layer}.fo.w": (HIDDEN, INNER), f"l{layer}.fo.b": (HIDDEN,)}
+        for name, size in sizes.items():
+            shapes |= {f"l{layer}.{name}.w": size, f"l{layer}.{name}.b": size[:1]}
         for name in ("aln", "oln"):
             shapes |= {f"l{layer}.{name}.w": (HIDDEN,), f"l{layer}.{name}.b": (HIDDEN,)}
     arrays, stored = {}, {}

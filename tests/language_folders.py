@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,8 @@ def write_language_model(folder: Path, seed: int = 0, **overrides: Any) -> Recur
     torch.manual_seed(seed)
     model = RecurraForCausalLM(preset("crt-tiny", **{**SHAPE, **overrides})).eval()
     stir(model, spread=0.15)
-    with _quietly():
-        model.save_pretrained(folder)
+    quieten_libraries()
+    model.save_pretrained(folder)
     write_tokenizer(folder)
     return model
 
@@ -47,12 +45,6 @@ def write_gpt2(folder: Path) -> None:
     config = GPT2Config(
         vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=48, bos_token_id=0, eos_token_id=0
     )
-    with _quietly():
-        GPT2LMHeadModel(config).save_pretrained(folder)
-    write_tokenizer(folder)
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
     quieten_libraries()
-    yield
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    write_tokenizer(folder)

@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification
+from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification, preset
 from recurra.data.encoding import EncodedSplit
 from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "num_core_layers": 2,
-    "num_recurrences": 2,
-    "max_position_embeddings": 64,
-}
+    "vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "num_core_layers": 2,
+    "num_recurrences": 2, "max_position_embeddings": 64,
+}  # fmt: skip
 
 
 # Two rows, padded and end to end.
@@ -91,36 +86,15 @@ def tiny_split(rows: int = 48, seed: int = 0, vocab_size: int = 40, longest: int
 
 
 LANGUAGE_SHAPE: dict[str, Any] = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "embedding_size": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 6,
-    "num_core_layers": 1,
-    "num_recurrences": 2,
-    "residual_scale": 0.0,
-    "recurrence_embedding": True,
-    "feed_forward": "conv+linear",
-    "num_cycles": 2,
-    "dilations": [1, 2],
-    "embedding_cycles": 1,
-    "norm": "layer",
-    "norm_placement": "post",
-    "position": "learned",
-    "attention_bias": False,
-    "embedding_norm": False,
-    "type_vocab_size": 0,
-    "exits": [1],
-    "causal": True,
-    "pad_token_id": None,
-    "max_position_embeddings": 32,
-    "hidden_dropout": 0.0,
-}
+    "vocab_size": 11, "hidden_size": 8, "embedding_size": 4, "num_attention_heads": 2, "intermediate_size": 6,
+    "num_recurrences": 2, "num_cycles": 2, "dilations": [1, 2], "embedding_cycles": 1, "exits": [1],
+    "max_position_embeddings": 32, "hidden_dropout": 0.0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
 
 
 def language_config(**overrides: Any) -> RecurraConfig:
     """A CRT-Deep of a thousand parameters."""
-    return RecurraConfig(**{**LANGUAGE_SHAPE, **overrides})
+    return preset("crt-deep", **{**LANGUAGE_SHAPE, **overrides})
 
 
 def language_model(seed: int = 0, **overrides: Any) -> RecurraForCausalLM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,25 @@ def write_tiny_encoder(
     folder: Path, texts: Sequence[str] = TEXTS, *, labels: Sequence[str] = (), layers: int = 4, **sizes: Any
 ) -> Path:
     """Writes one as it is before any training; with labels it has a classifier on top."""
+    shape = {
+        "hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 24,
+        "max_position_embeddings": 64, **sizes,
+    }  # fmt: skip
+    names = dict(enumerate(labels))
+    own = {"id2label": names, "label2id": {name: number for number, name in names.items()}} if labels else {}
+
+    def make(size: int) -> Any:
+        config = BertConfig(**{"vocab_size": size, **shape, **own})
+        return BertForSequenceClassification(config) if labels else BertModel(config, add_pooling_layer=False)
+
+    return _write(folder, texts, make)
+
+
+def _write(folder: Path, texts: Sequence[str], make: Callable[[int], Any]) -> Path:
+    """Writes a model that is made for the size of its vocabulary."""
     tokenizer = as_transformers(wordpiece(train_wordpiece(list(texts), 200)))
-    shape: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 16,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "max_position_embeddings": 64,
-        **sizes,
-    }
     torch.manual_seed(0)
-    if labels:
-        names = dict(enumerate(labels))
-        model: Any = BertForSequenceClassification(
-            BertConfig(**shape, id2label=names, label2id={name: index for index, name in names.items()})
-        )
-    else:
-        model = BertModel(BertConfig(**shape), add_pooling_layer=False)
-    model.save_pretrained(folder)
+    make(len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -57,12 +57,8 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 def write_foreign_encoder(folder: Path, kind: str, texts: Sequence[str] = TEXTS) -> Path:
     """Writes an encoder of another family with its tokenizer, as transformers does."""
-    tokenizer = as_transformers(wordpiece(train_wordpiece(list(texts), 200)))
     sizes = {} if kind == "distilbert" else {
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     }  # fmt: skip
-    shape = {"vocab_size": len(tokenizer), "max_position_embeddings": 66, **sizes, **FOREIGN[kind]}
-    torch.manual_seed(0)
-    AutoModel.from_config(CONFIG_MAPPING[kind](**shape)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    shape = {"max_position_embeddings": 66, **sizes, **FOREIGN[kind]}
+    return _write(folder, texts, lambda size: AutoModel.from_config(CONFIG_MAPPING[kind](vocab_size=size, **shape)))

@@ -40,7 +40,7 @@ def main() -> int:
 
 def _run(options: argparse.Namespace, root: Path, start: float) -> Account:
     from faults import forked
-    from faults.disturbed import Twins, kill_commands, starve_commands
+    from faults.disturbed import kill_commands, starve_commands
     from faults.hostile import attack, generate
     from faults.hostile_files import FILE_TARGETS
     from faults.hostile_requests import REQUEST_TARGETS
@@ -51,7 +51,6 @@ def _run(options: argparse.Namespace, root: Path, start: float) -> Account:
     workshop = Workshop(root)
     if set(options.only) - {"soak"}:
         workshop.prepare()
-    twins = Twins(workshop)
     account = Account()
     for name in options.only:
         left = options.seconds - (time.perf_counter() - start)
@@ -61,9 +60,9 @@ def _run(options: argparse.Namespace, root: Path, start: float) -> Account:
         if name == "soak":
             found = soak_server(workshop, dice, options.soak_seconds)
         elif name == "kills":
-            found = kill_commands(workshop, twins, dice, options.kills, end)
+            found = kill_commands(workshop, dice, options.kills, end)
         elif name == "storage":
-            found = starve_commands(workshop, twins, dice, end, only=options.command, most=options.storage)
+            found = starve_commands(workshop, dice, end, only=options.command, most=options.storage)
         else:
             targets = [one for one in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, one.name)]
             found = attack(workshop, targets, options.seed, options.cases, end)

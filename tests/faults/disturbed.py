@@ -52,20 +52,15 @@ class Twin:
     seconds: float
 
 
-class Twins:
-    """The twin of each command."""
-
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
-        self.of = functools.cache(self._make)
-
-    def _make(self, job: Job) -> Twin:
-        place = self._workshop.place(job)
-        ended = self._workshop.succeeds(self._workshop.run(job.arguments(self._workshop.given, place)))
-        sizes = sorted(path.stat().st_size for path in place.rglob("*") if path.is_file())
-        twin = Twin(left_by(place), sizes, ended.wall_s)
-        shutil.rmtree(place)
-        return twin
+@functools.cache
+def twin_of(workshop: Workshop, job: Job) -> Twin:
+    """The twin of a command, which is run once."""
+    place, arguments = workshop.begin(job)
+    ended = workshop.succeeds(workshop.run(arguments))
+    sizes = sorted(path.stat().st_size for path in place.rglob("*") if path.is_file())
+    twin = Twin(left_by(place), sizes, ended.wall_s)
+    shutil.rmtree(place)
+    return twin
 
 
 def left_by(place: Path) -> Files:
@@ -109,15 +104,14 @@ def differences(found: Files, wanted: Files) -> list[str]:
     ]
 
 
-def kill_commands(workshop: Workshop, twins: Twins, dice: random.Random, kills: int, end: float) -> Account:
+def kill_commands(workshop: Workshop, dice: random.Random, kills: int, end: float) -> Account:
     """Kills commands so often."""
     account, by_signal, by_job = Account(), Counter[str](), Counter[str]()
     outputs = 0
     shares = [job.share for job in JOBS.values()]
     while by_signal.total() < kills and time.perf_counter() < end:
         (job,) = dice.choices(list(JOBS.values()), shares)
-        twin, place = twins.of(job), workshop.place(job)
-        arguments = job.arguments(workshop.given, place)
+        twin, (place, arguments) = twin_of(workshop, job), workshop.begin(job)
         story: list[str] = []
         wrong: list[str] = []
         row = dice.randint(1, min(MOST_IN_A_ROW, kills - by_signal.total()))
@@ -154,7 +148,7 @@ def kill_commands(workshop: Workshop, twins: Twins, dice: random.Random, kills: 
 
 
 def starve_commands(
-    workshop: Workshop, twins: Twins, dice: random.Random, end: float, *, only: str | None = None, most: int
+    workshop: Workshop, dice: random.Random, end: float, *, only: str | None = None, most: int
 ) -> Account:
     """Lets commands, in turns, write no file beyond a size that is drawn from those of their files."""
     account, done, refused = Account(), Counter[str](), 0
@@ -162,8 +156,8 @@ def starve_commands(
     for job in itertools.islice(itertools.cycle(jobs), most):
         if time.perf_counter() >= end:
             break
-        twin, place = twins.of(job), workshop.place(job)
-        arguments, before = job.arguments(workshop.given, place), left_by(place)
+        twin, (place, arguments) = twin_of(workshop, job), workshop.begin(job)
+        before = left_by(place)
         room = dice.choice([size for size in twin.sizes if size > _LEAST_BYTES]) - dice.randint(1, 512)
         ended = Child(functools.partial(_starve, arguments, room), workshop.scratch()).end()
         done[job.name] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -24,25 +25,17 @@ PATIENCE_S = 120.0
 # Of what a command should never end with: an exception that nobody caught.
 UNCAUGHT = 99
 _HELD = (signal.SIGINT, signal.SIGTERM)
+# With what these import in turn.
+_IMPORTED = (
+    *("interrupted", "onnxruntime", "sklearn.linear_model", "sklearn.svm", "recurra.adaptation", "recurra.comparison"),
+    *("recurra.deployment.onnx.model", "recurra.deployment.serving.server"),
+)
 
 
 def warm_up() -> None:
     """Imports what commands import, and adopts what they leave behind."""
-    import onnxruntime  # noqa: F401
-    import sklearn.linear_model
-    import sklearn.svm  # noqa: F401
-    import transformers
-    import uvicorn  # noqa: F401
-
-    import interrupted  # noqa: F401
-    import recurra.adaptation
-    import recurra.comparison
-    import recurra.deployment.onnx.model
-    import recurra.deployment.serving.server
-    import recurra.study.exporting
-    import recurra.study.run  # noqa: F401
-
-    transformers.utils.logging.disable_progress_bar()
+    for name in _IMPORTED:
+        importlib.import_module(name)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()

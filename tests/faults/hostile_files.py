@@ -20,29 +20,29 @@ import pyarrow.parquet as pq
 import yaml
 
 from faults.hostile import Case, Target, Verdict
+from faults.jobs import words
 from faults.mutations import mutate_bytes, mutate_value, to_json
 from recurra.core.terminal import LONGEST_LINE
 from reviews import review_rows
 from tiny_encoder import TEXTS
 
-_MADE = "made"
 _ROWS = review_rows(40)
 _CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def run_command(arguments: list[object], place: Path) -> Verdict:
+def run_command(arguments: list[str], place: Path) -> Verdict:
     """Runs the shipped command in this process and holds what it says and leaves against the rules."""
     from recurra.cli.main import main
 
-    words, err, before = [str(argument) for argument in arguments], io.StringIO(), set(place.rglob("*"))
+    err, before = io.StringIO(), set(place.rglob("*"))
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
-            code = main(words)
+            code = main(arguments)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         where = "".join(traceback.format_exception(error, limit=-4)[-6:])
-        return Verdict("escaped", f"{type(error).__name__} escapes: {where[-1200:]!r}; {words}")
+        return Verdict("escaped", f"{type(error).__name__} escapes: {where[-1200:]!r}; {arguments}")
     said, left = err.getvalue(), {path.name for path in set(place.rglob("*")) - before}
     parts = sorted(name for name in left if name.endswith(".part"))
     lines = [line for line in said.splitlines() if line.startswith("error: ")]
@@ -51,8 +51,8 @@ def run_command(arguments: list[object], place: Path) -> Verdict:
     if code == 3 and not lines:
         return Verdict("accepted")
     if "Traceback" in said or len(lines) != 1 or code not in (1, 2, 3):
-        return Verdict("refused", f"exit code {code}, it says {said[-600:]!r}; {words}")
-    if parts or any(name.partition(".")[0] == _MADE for name in left):
+        return Verdict("refused", f"exit code {code}, it says {said[-600:]!r}; {arguments}")
+    if parts or any(name.partition(".")[0] == "made" for name in left):
         return Verdict("refused", f"refused, and it leaves {sorted(left)}")
     if len(lines[0]) > LONGEST_LINE + 100:
         return Verdict("refused", f"a line of {len(lines[0]):,} characters: {lines[0][:300]}")
@@ -105,6 +105,20 @@ _WRITERS: dict[str, Callable[[random.Random], bytes]] = {
 }
 
 
+_TEXTS = ("predict {given}/linear-export --input {path} --quiet --output {place}/made.csv", "data describe {path}")
+_TABLES = (
+    *_TEXTS,
+    "predict {given}/linear-export --input {path} --quiet --output {place}/made.jsonl",
+    "predict {given}/linear-export --input {path} --quiet --output {place}/made.parquet",
+    "data describe {path} --skip-unlabelled join_labels=true --json",
+)
+_SLOW = (
+    "audit data {path}",
+    "label-errors {path} --output {place}/made.csv",
+    "train --model linear --data {path} --output {place}/run --no-latency --quiet",
+)
+
+
 @contextlib.contextmanager
 def _user_files(given: Path, suffix: str) -> Iterator[Case]:
     def case(dice: random.Random, place: Path) -> Verdict:
@@ -114,21 +128,8 @@ def _user_files(given: Path, suffix: str) -> Iterator[Case]:
             data = mutate_bytes(dice, data)
         path = place / f"rows{suffix}"
         path.write_bytes(data)
-        predict = ["predict", given / "linear-export", "--input", path, "--quiet", "--output"]
-        ways: list[list[object]] = [[*predict, place / f"{_MADE}.csv"], ["data", "describe", path]]
-        if suffix != ".txt":
-            ways += [
-                ["data", "describe", path, "--skip-unlabelled", "join_labels=true", "--json"],
-                *([*predict, place / f"{_MADE}{ending}"] for ending in (".jsonl", ".parquet")),
-            ]
-            if dice.random() < 0.05:
-                train = ["train", "--model", "linear", "--data", path, "--output", place / "run"]
-                ways = [
-                    ["audit", "data", path],
-                    ["label-errors", path, "--output", place / f"{_MADE}.csv"],
-                    [*train, "--no-latency", "--quiet"],
-                ]
-        return run_command(dice.choice(ways), place)
+        ways = _TEXTS if suffix == ".txt" else _SLOW if dice.random() < 0.05 else _TABLES
+        return run_command(words(dice.choice(ways), given=given, path=path, place=place), place)
 
     yield case
 
@@ -149,12 +150,13 @@ def _configurations(given: Path, folder: str, own: str) -> Iterator[Case]:
             data = mutate_bytes(dice, data)
         path = place / "hostile.yaml"
         path.write_bytes(data)
-        cost = ["--no-cost"]
+        costs = False
         if folder == "models":
             path = place / "study.yaml"
             path.write_text(yaml.safe_dump({**study, "models": [str(place / "hostile.yaml")]}), encoding="utf-8")
-            cost = cost if dice.random() < 0.9 else []
-        return run_command(["study", "plan", path, "--output", place / _MADE, *cost, "--json"], place)
+            costs = dice.random() < 0.1
+        line = f"study plan {{path}} --output {{place}}/made --json {'' if costs else '--no-cost'}"
+        return run_command(words(line, path=path, place=place), place)
 
     yield case
 
@@ -204,7 +206,7 @@ def _seal_again(folder: Path, changed: Path) -> None:
 
 
 @contextlib.contextmanager
-def _folders(given: Path, name: str, *ways: Callable[[random.Random, Path], list[object]]) -> Iterator[Case]:
+def _folders(given: Path, name: str, *ways: str) -> Iterator[Case]:
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()
@@ -219,25 +221,16 @@ def _folders(given: Path, name: str, *ways: Callable[[random.Random, Path], list
         _spoil(dice, changed)
         if dice.random() < 0.8 and name != "encoder":
             _seal_again(folder, changed)
-        return run_command(dice.choices(ways, [9, 1][: len(ways)])[0](dice, folder), place)
+        (line,) = dice.choices(ways, [9, 1][: len(ways)])
+        return run_command(words(line, folder=folder, place=place, text=dice.choice(TEXTS), plan="0 (1)x2 3"), place)
 
     yield case
 
 
-def _predict(dice: random.Random, folder: Path) -> list[object]:
-    return ["predict", folder, *dice.sample(TEXTS, 2), "--quiet", "--json"]
-
-
-def _export(_: random.Random, folder: Path) -> list[object]:
-    return ["export", folder, "--output", folder.parent / _MADE, "--quiet"]
-
-
-def _generate(_: random.Random, folder: Path) -> list[object]:
-    return ["generate", folder, "the river", "--max-new-tokens", 3, "--quiet"]
-
-
-def _adapt(_: random.Random, folder: Path) -> list[object]:
-    return ["adapt", folder, "--plan", "0 (1)x2 3", "--output", folder.parent / _MADE, "--quiet"]
+_PREDICT = "predict {folder} {text} fine --quiet --json"
+_EXPORT = "export {folder} --output {place}/made --quiet"
+_GENERATE = "generate {folder} {text} --max-new-tokens 3 --quiet"
+_ADAPT = "adapt {folder} --plan {plan} --output {place}/made --quiet"
 
 
 def _target(name: str, opened: Callable[..., Any], share: int, *arguments: object) -> Target:
@@ -248,11 +241,11 @@ FILE_TARGETS = [
     *(_target(f"files{suffix}", _user_files, 4 if suffix == ".txt" else 14, suffix) for suffix in _WRITERS),
     _target("study files", _configurations, 12, "studies", "study.yaml"),
     _target("model files", _configurations, 12, "models", "tiny.yaml"),
-    _target("linear runs", _folders, 6, "linear", _predict, _export),
-    _target("linear exports", _folders, 8, "linear-export", _predict),
-    _target("ONNX exports", _folders, 8, "onnx", _predict),
-    _target("exports", _folders, 6, "export", _predict),
-    _target("runs", _folders, 6, "run", _predict, _export),
-    _target("language runs", _folders, 4, "language", _generate),
-    _target("encoders", _folders, 4, "encoder", _adapt),
+    _target("linear runs", _folders, 6, "linear", _PREDICT, _EXPORT),
+    _target("linear exports", _folders, 8, "linear-export", _PREDICT),
+    _target("ONNX exports", _folders, 8, "onnx", _PREDICT),
+    _target("exports", _folders, 6, "export", _PREDICT),
+    _target("runs", _folders, 6, "run", _PREDICT, _EXPORT),
+    _target("language runs", _folders, 4, "language", _GENERATE),
+    _target("encoders", _folders, 4, "encoder", _ADAPT),
 ]

@@ -38,6 +38,11 @@ _EXPORT = "export {given}/run --output {place}/out --overwrite --quiet --format"
 _PREDICT = "predict --quiet --input {given}"
 
 
+def words(line: str, **places: object) -> list[str]:
+    """The words of a command that names places in braces; what stands for one may have spaces."""
+    return [word.format_map(places) for word in line.split()]
+
+
 @dataclass(frozen=True)
 class Job:
     """One command; ``before`` names a given file or folder and where a copy of it lies in the way."""
@@ -47,10 +52,6 @@ class Job:
     before: tuple[str, str] | None = None
     share: int = 1
     starves: bool = True
-
-    def arguments(self, given: Path, place: Path) -> list[str]:
-        """The words of the command."""
-        return _words(self.line, given, place)
 
 
 JOBS: dict[str, Job] = {
@@ -104,22 +105,22 @@ class Workshop:
         self.given.mkdir()
         self.succeeds(Child(lambda: _write_inputs(self.given), self.scratch()).end())
         for line in _FIRST:
-            self.succeeds(self.run(_words(line, self.given, self.root)))
+            self.succeeds(self.run(words(line, given=self.given)))
 
     def scratch(self) -> Path:
         """A new folder beside everything that a command writes."""
         self._attempts += 1
         return self.root / "scratch" / f"{self._attempts:05}"
 
-    def place(self, job: Job) -> Path:
-        """A new folder for a job to write below, with what lies there before."""
+    def begin(self, job: Job) -> tuple[Path, list[str]]:
+        """A new folder for a job to write below, with what lies there before, and the words of the command."""
         self._attempts += 1
         place = self.root / "places" / f"{job.name.replace(' ', '-')}-{self._attempts:05}"
         place.mkdir(parents=True)
         if job.before:
             source, target = self.given / job.before[0], place / job.before[1]
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-        return place
+        return place, words(job.line, given=self.given, place=place)
 
     def run(self, arguments: list[str]) -> Ended:
         """Runs a command to its end."""
@@ -131,10 +132,6 @@ class Workshop:
         if ended.code != 0:
             raise RuntimeError(f"exit code {ended.code}: {ended.err}")
         return ended
-
-
-def _words(line: str, given: Path, place: Path) -> list[str]:
-    return [word.format(given=given, place=place) for word in line.split()]
 
 
 def _write_inputs(given: Path) -> int:
