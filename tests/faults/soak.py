@@ -230,7 +230,7 @@ class _Soak:
 
     def figures(self, seconds: float) -> list[Figure]:
         """What was found, with its bounds."""
-        kept = self.samples[int(_WARM_UP * len(self.samples)) :]
+        kept = self.samples[int(_WARM_UP * len(self.samples)) + 1 :] or self.samples
         quarter = max(1, len(kept) // 4)
         first, last = (
             Sample(*map(statistics.median, zip(*part, strict=True))) for part in (kept[:quarter], kept[-quarter:])
