@@ -1,9 +1,10 @@
-"""Contrasts that a study names: gaps against the predictions themselves, and verdicts that claim no more."""
+"""Gaps between models, by rows, by seeds, by length and over data: the figures of SciPy, and no stronger words."""
 
 from __future__ import annotations
 
 import csv
-import io
+import itertools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,17 +14,31 @@ from typing import Any
 import numpy as np
 import pytest
 from docs.site.results import study_page
+from hypothesis import assume, given
+from hypothesis import strategies as some
 from scipy import stats
 
+from committed import RESULTS
 from factories import RunFactory, leakage
-from recurra.evaluation.predictions import read_predictions
+from language_records import language_record
+from recurra.cli.main import main
+from recurra.core.configuration import write_yaml
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.evaluation.predictions import read_predictions, row_key, write_predictions
 from recurra.report.figures import draw
 from recurra.report.render import render_report, terminal_tables, write_files
+from recurra.report.statistics import ScoredModel, answer_contrasts, compare_models
 from recurra.report.summary import load_runs, summarise
-from recurra.tasks.loaded_runs import LoadedRun
+from recurra.reported_study import report_records
+from recurra.study.run import execute_run
+from recurra.study.spec import StudySpec, expand
+from recurra.tasks.language.reporting import LOSS
+from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
-from recurra.tasks.summary import plain
-from rendered import summarise_runs
+from recurra.tasks.study_data import Machine, StudyData
+from recurra.tasks.summary import Comparison, TableSummary, plain
+from rendered import summarise_folders, summarise_runs
 
 SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
 
@@ -74,52 +89,39 @@ def test_seeds_keep_a_gap_from_being_distinguishable(
 
 def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
-    (line,) = answer([factory.run("recurrent", 0.7), factory.run("stacked-narrow", 0.9)])
+    folders = [factory.run("recurrent", 0.7), factory.run("stacked-narrow", 0.9)]
+    (line,) = answer(folders)
     assert (line["seeds"], line["half"], line["spread"]) == (1, None, None)
     assert "95 % over rows" in line["statement"]
     assert line["p_holm"] < 0.05 and line["verdict"] == "by rows only"
     assert line["statement"].endswith("there is one seed: another training may undo it.")
-    fitted = [
-        replace(run, record=run.record.model_copy(update={"model": run.record.model.model_copy(update=linear)}))
-        for linear in [{"kind": "linear"}]
-        for run in load_runs(sorted(tmp_path.iterdir()))[0]
-    ]
-    (table,) = summarise(fitted, questions=Questions((SHARING,))).tables
-    assert table.contrasts[0].statement.endswith(
-        "than other rows would explain, and neither model depends on the seed."
-    )
+    fitted = []
+    for run in load_runs(folders)[0]:
+        model = run.record.model.model_copy(update={"kind": "linear"})
+        fitted.append(replace(run, record=run.record.model_copy(update={"model": model})))
+    (found,) = summarise(fitted, questions=Questions((SHARING,))).tables[0].contrasts
+    assert found.statement.endswith("than other rows would explain, and neither model depends on the seed.")
 
 
-def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
+def test_seeds_that_one_side_alone_has_say_nothing_unless_no_seed_changes_the_other(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
     shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
-    stacked = factory.run("stacked-narrow", 0.75)
-    (line,) = answer([*shared, stacked])
+    stacked, linear = factory.run("stacked-narrow", 0.75), factory.run("linear", 0.75)
+    against = Contrast(name="against a linear model", a="recurrent", b="linear")
+    line, met = answer([*shared, stacked, linear], SHARING, against)
     assert (line["seeds"], line["half"]) == (1, None)
     # They do say what the seed moves, and keep the gap from being called a difference.
     accuracies = [right(run).mean() for run in shared]
     assert line["spread"] == pytest.approx(max(accuracies) - min(accuracies))
     assert line["verdict"] == "not distinguishable" and "the seeds overlap" in line["statement"]
-    assert line["gap"] == pytest.approx(right(shared[0]).mean() - right(stacked).mean())
+    assert line["gap"] == pytest.approx(accuracies[0] - right(stacked).mean())
     assert line["low"] <= line["gap"] <= line["high"]
     assert "n = 3" not in line["statement"]
-
-
-def test_models_without_a_seed_in_common_are_not_tested(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.9, seed=2)]
-    assert answer(folders) == []
-    (table,) = summarise_runs(folders)["tables"]
+    assert (met["seeds"], met["gap"]) == (3, pytest.approx(np.mean(accuracies) - right(linear).mean()))
+    other = factory.run("stacked-narrow", 0.9, seed=7)
+    assert answer([*shared, other]) == []
+    (table,) = summarise_runs([*shared, other])["tables"]
     assert table["tests"] == [] and "Not tested against it: recurrent" in table["conclusion"]
-
-
-def test_what_no_seed_changes_meets_every_seed(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
-    linear = factory.run("linear", 0.75)
-    (line,) = answer([*shared, linear], Contrast(name="against a linear model", a="recurrent", b="linear"))
-    assert line["seeds"] == 3
-    assert line["gap"] == pytest.approx(np.mean([right(run).mean() for run in shared]) - right(linear).mean())
 
 
 def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
 
 def test_precisions_are_held_against_each_other_across_tables(tmp_path: Path) -> None:
     full, half = (RunFactory(tmp_path / name, precision=name) for name in ("fp32", "bf16"))
-    folders = [factory.run("baseline", 0.85, seed=seed) for factory in (full, half) for seed in range(3)]
+    folders = [factory.run("baseline", 0.85, seed=seed) for factory in (full, half) for seed in range(2)]
     question = Contrast(name="bf16 for FP32", a="baseline@bf16", b="baseline@fp32")
     summary = summarise_runs(folders, questions=Questions((question,)))
     found = {table["precision"]: table["contrasts"] for table in summary["tables"]}
@@ -152,8 +154,8 @@ def test_precisions_are_held_against_each_other_across_tables(tmp_path: Path) ->
 def test_published_figures_stand_where_the_study_says_and_know_their_distance(tmp_path: Path) -> None:
     rows = {"train": 90, "validation": 300, "test": 400}
     part = RunFactory(tmp_path / "part", rows=rows, protocol="pooled", data_config={"fraction": 0.1})
-    whole = RunFactory(tmp_path / "whole", rows=rows, protocol="official")
-    folders = [factory.run("recurrent", 0.745, seed=seed) for factory in (part, whole) for seed in range(3)]
+    whole = RunFactory(tmp_path / "whole", rows=rows)
+    folders = [factory.run("recurrent", 0.745, seed=seed) for factory in (part, whole) for seed in range(2)]
     references = [
         PublishedReference(table="7", data={"fraction": 0.1}),
         PublishedReference(table="13 fp16", precision="fp16"),
@@ -170,11 +172,27 @@ def test_published_figures_stand_where_the_study_says_and_know_their_distance(tm
 
 
 @pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, [0.9021, 0.7993]),
+        ({"data_config": {"fraction": 0.1}}, []),
+        ({"data_config": {"length_tail": "longest"}}, []),
+        ({"data": "reviews.csv"}, []),
+    ],
+)
+def test_without_a_word_they_are_those_of_the_whole_of_sst2(
+    values: dict[str, Any], wanted: list[float], tmp_path: Path
+) -> None:
+    factory = RunFactory(tmp_path, rows={"train": 90, "validation": 30, "test": 40}, **values)
+    lines = summarise_runs([factory.run("recurrent"), factory.run("stacked-narrow")])["tables"][0]["published"]
+    assert [(line["accuracy"], line["protocol"]) for line in lines] == [(value, "pooled") for value in wanted]
+
+
+@pytest.mark.parametrize(
     ("values", "table", "differs"),
     [
         ({"protocol": "official"}, "6", "another split"),
         ({"data": "yelp_reviews", "protocol": "balanced"}, "11", "other data"),
-        ({"data": "domains", "protocol": "pooled"}, "12", "other data"),
         ({"data": "yelp_polarity", "protocol": "sst2-size", "training": "tuned"}, "11", "another training"),
         ({"protocol": "pooled", "precision": "bf16"}, "13 fp16", "another precision"),
         ({"protocol": "pooled", "precision": "fp16"}, "13 fp16", ""),
@@ -189,14 +207,16 @@ def test_what_is_not_like_for_like_is_said(tmp_path: Path, values: dict[str, str
     assert line["differs"] == differs
 
 
-# By corpus, the accuracy of two models.
+# Over the data of a study. By corpus, the accuracy of two models.
 OVER_DATA = {"sst2": (0.80, 0.78), "yelp_reviews": (0.86, 0.85), "amazon_reviews": (0.75, 0.71), "domains": (0.9, 0.91)}
 SEVERAL = Questions((SHARING, Contrast(name="the other way", a="stacked-narrow", b="recurrent")))
 
 
-def runs_on(root: Path, corpora: Mapping[str, tuple[float, float]], seeds: int = 2, rows: int = 400) -> list[LoadedRun]:
+def runs_on(
+    root: Path, corpora: Mapping[str, tuple[float, float]], seeds: int = 1, rows: int = 400, **values: Any
+) -> list[LoadedRun]:
     folders = [
-        RunFactory(root / name, data=name, rows={"train": 90, "validation": 60, "test": rows}).run(
+        RunFactory(root / name, data=name, rows={"train": 90, "validation": 60, "test": rows}, **values).run(
             model, accuracy, seed=seed
         )
         for name, accuracies in corpora.items()
@@ -206,14 +226,17 @@ def runs_on(root: Path, corpora: Mapping[str, tuple[float, float]], seeds: int =
     return load_runs(folders)[0]
 
 
-def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path: Path) -> None:
-    runs = runs_on(tmp_path, OVER_DATA)
+@pytest.fixture(scope="module")
+def over_data(tmp_path_factory: pytest.TempPathFactory) -> list[LoadedRun]:
+    return runs_on(tmp_path_factory.mktemp("over"), OVER_DATA, seeds=2)
+
+
+def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(
+    over_data: list[LoadedRun], tmp_path: Path
+) -> None:
     # A second part of the first corpus.
-    part = RunFactory(
-        tmp_path / "part", rows={"train": 9, "validation": 60, "test": 400}, data_config={"fraction": 0.1}
-    )
-    runs += load_runs([part.run("recurrent", 0.7), part.run("stacked-narrow", 0.72)])[0]
-    summary = summarise(runs, questions=SEVERAL)
+    part = runs_on(tmp_path, {"sst2": (0.7, 0.72)}, data_config={"fraction": 0.1})
+    summary = summarise([*over_data, *part], questions=SEVERAL)
     assert len(summary.tables) == 5
     gaps = [
         float(np.mean([table.contrasts[0].gap for table in summary.tables if table.data == name])) for name in OVER_DATA
@@ -231,45 +254,39 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
     assert found.statement.startswith(f"sharing at equal width: over 4 data sets recurrent is {size}; {found.verdict}")
 
 
-def test_files_of_one_name_are_as_many_data_sets_as_there_are_files(tmp_path: Path) -> None:
-    gaps = {"x/t.csv": 0.02, "y/t.csv": 0.04, "/z/y/t.csv": 0.01, "sst2": 0.03}
-
-    def runs(fraction: float) -> list[LoadedRun]:
-        folders = []
-        for number, (path, gap) in enumerate(gaps.items()):
-            where = {"name": path, "fraction": fraction}
-            factory = RunFactory(
-                tmp_path / f"{number} {fraction}", data=Path(path).name, data_config=where, seed=number,
-                rows={"train": 90, "validation": 60, "test": 400},
-            )  # fmt: skip
-            folders += [factory.run("recurrent", 0.8), factory.run("stacked-narrow", 0.8 - gap)]
-        return load_runs(folders)[0]
-
-    # Parts of one file are one data set.
-    summary = summarise(runs(1.0) + runs(0.5), questions=Questions((SHARING,)))
-    assert len(summary.tables) == 8
-    (found,) = summary.pooled
-    assert set(found.gaps) == {"x/t.csv", "y/t.csv", "z/y/t.csv", "sst2"}
-    assert all(table.title.startswith(f"{table.data} · ") for table in summary.tables)
-    (alone,) = {table.data for table in summarise(runs(1.0)[:2]).tables}
-    assert alone == "t.csv", "where nothing else has the name, it is enough"
-
-
-def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
-    summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
-    assert len(summary.tables) == 2 and summary.pooled == []
-
-
-def test_data_that_failed_an_audit_say_nothing_of_others(tmp_path: Path) -> None:
-    runs = runs_on(tmp_path, OVER_DATA)
+def test_two_data_sets_and_data_that_failed_an_audit_say_nothing_of_others(over_data: list[LoadedRun]) -> None:
+    assert summarise([run for run in over_data if run.record.data.name < "e"], questions=SEVERAL).pooled == []
     leaks = [
         replace(run, record=run.record.model_copy(update={"audits": [leakage("test")]}))
         if run.record.data.name == "domains"
         else run
-        for run in runs
+        for run in over_data
     ]
-    assert set(summarise(runs, questions=SEVERAL).pooled[0].gaps) == set(OVER_DATA)
     assert set(summarise(leaks, questions=SEVERAL).pooled[0].gaps) == set(OVER_DATA) - {"domains"}
+
+
+def test_files_of_one_name_are_as_many_data_sets_as_there_are_files(tmp_path: Path) -> None:
+    gaps = {"x/t.csv": 0.02, "y/t.csv": 0.04, "/z/y/t.csv": 0.01, "sst2": 0.03}
+
+    def runs(fraction: float) -> list[LoadedRun]:
+        return [
+            run
+            for number, (path, gap) in enumerate(gaps.items())
+            for run in runs_on(
+                tmp_path / f"{number} {fraction}", {Path(path).name: (0.8, 0.8 - gap)}, seed=number,
+                data_config={"name": path, "fraction": fraction},
+            )
+        ]  # fmt: skip
+
+    # Parts of one file are one data set.
+    whole = runs(1.0)
+    summary = summarise(whole + runs(0.5), questions=Questions((SHARING,)))
+    assert len(summary.tables) == 8
+    (found,) = summary.pooled
+    assert set(found.gaps) == {"x/t.csv", "y/t.csv", "z/y/t.csv", "sst2"}
+    assert all(table.title.startswith(f"{table.data} · ") for table in summary.tables)
+    (alone,) = {table.data for table in summarise(whole[:2]).tables}
+    assert alone == "t.csv", "where nothing else has the name, it is enough"
 
 
 @pytest.mark.parametrize(
@@ -280,23 +297,198 @@ def test_a_difference_counts_if_it_is_much_the_same_on_all_data(
     gaps: tuple[float, ...], verdict: str, tmp_path: Path
 ) -> None:
     corpora = {name: (0.8 + gap, 0.8) for name, gap in zip(OVER_DATA, gaps, strict=True)}
-    summary = summarise(runs_on(tmp_path, corpora, seeds=1, rows=2000), questions=Questions((SHARING,)))
-    (found,) = summary.pooled
+    (found,) = summarise(runs_on(tmp_path, corpora, rows=2000), questions=Questions((SHARING,))).pooled
     assert found.verdict == verdict
     assert ("other data could reverse it" in found.statement) == (verdict != "distinguishable")
 
 
-def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:
-    runs = runs_on(tmp_path / "runs", OVER_DATA)
-    summary = summarise(runs, questions=SEVERAL)
+def test_every_place_shows_what_holds_over_all_data(over_data: list[LoadedRun], tmp_path: Path) -> None:
+    summary = summarise(over_data, questions=SEVERAL)
     found = summary.pooled[0]
     gap = f"+{found.gap * 100:.1f} ± {found.half * 100:.1f}"
     (line,) = re.findall(r"^\| sharing at equal width.*$", study_page(summary, "results/x"), re.MULTILINE)
     assert gap in line.split("|")[-2]
     assert f"- {found.statement}" in [line for _, _, lines in terminal_tables(summary) for line in lines]
-    page = render_report(summary, runs, title="x")
+    page = render_report(summary, over_data, title="x")
     assert "What the study asked, over all data" in page and gap in page
     assert plain(summary)["pooled"][0]["statement"] == found.statement
-    write_files(tmp_path, summary, draw(summary, runs))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "pooled.csv").read_text(encoding="utf-8"))))
-    assert [float(row["gap"]) for row in rows] == [line.gap for line in summary.pooled]
+    write_files(tmp_path, summary, draw(summary, over_data))
+    with (tmp_path / "tables" / "pooled.csv").open(encoding="utf-8") as stream:
+        assert [float(row["gap"]) for row in csv.DictReader(stream)] == [line.gap for line in summary.pooled]
+
+
+# By seeds: of losses, which have no rows.
+PAIRS = some.lists(some.tuples(some.floats(0.5, 9.0), some.floats(0.5, 9.0)), min_size=2, max_size=6)
+Losses = Mapping[str, Mapping[int, float]]
+
+
+def scored(losses: Losses) -> dict[str, ScoredModel]:
+    return {
+        label: ScoredModel(label, "test", tuple(of_seed), tuple(of_seed.values()), seeded=True)
+        for label, of_seed in losses.items()
+    }
+
+
+def loss_differences(losses: Losses) -> dict[tuple[str, str], Comparison]:
+    return {(pair.a, pair.b): pair for pair in compare_models(scored(losses), LOSS)}
+
+
+@given(PAIRS)
+def test_a_pair_is_scipys_paired_test(losses: list[tuple[float, float]]) -> None:
+    gaps = [first - second for first, second in losses]
+    assume(max(gaps) - min(gaps) > 1e-6)
+    first, second = ([pair[place] for pair in losses] for place in (0, 1))
+    found = loss_differences({"a": dict(enumerate(first)), "b": dict(enumerate(second))})["a", "b"]
+    test = stats.ttest_rel(first, second)
+    interval = test.confidence_interval(0.95)
+    assert (found.seeds, found.gap) == (len(first), pytest.approx(sum(gaps) / len(gaps)))
+    assert found.ahead("a") == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert found.p == pytest.approx(test.pvalue) == found.p_holm
+
+
+def test_only_seeds_that_both_have_are_paired_and_all_pairs_are_corrected_together() -> None:
+    losses: dict[str, dict[int, float]] = {
+        "a": {0: 4.0, 1: 4.1, 2: 4.05},
+        "b": {0: 4.2, 1: 4.31, 2: 4.24, 7: 9.0},
+        "c": {1: 4.4},
+        "d": {9: 4.0},
+    }
+    found = loss_differences(losses)
+    # d shares no seed with anybody.
+    assert set(found) == {("a", "b"), ("a", "c"), ("b", "c")}
+    apart = found["a", "b"]
+    assert apart.seeds == 3 and apart.gap == pytest.approx(-0.2) and apart.supported
+    alone = found["a", "c"]
+    assert (alone.seeds, alone.half, alone.p, alone.verdict) == (1, None, None, "untested")
+    assert alone.gap == pytest.approx(-0.3)
+    more = loss_differences({**losses, "e": {0: 4.0, 1: 4.12, 2: 4.06}})["a", "b"]
+    assert more.p == pytest.approx(apart.p) and more.p_holm > apart.p_holm  # type: ignore[operator]
+    # Seeds that all give the same difference prove nothing.
+    same = loss_differences({"a": {0: 4.0, 1: 4.5}, "b": {0: 4.25, 1: 4.75}})["a", "b"]
+    assert (same.gap, same.p, same.p_holm, same.verdict) == (-0.25, None, None, "untested")
+
+
+def language_table(*contrasts: Contrast, **losses: float) -> TableSummary:
+    """A table of models of one seed; a leaking one is called so."""
+    records = [
+        language_record(preset=name, loss=loss, leaks=name == "leaks", kind=name) for name, loss in losses.items()
+    ]
+    runs = [LoadedRun(Path(record.run_id), record) for record in records]
+    return summarise(runs, questions=Questions(contrasts)).tables[0]
+
+
+def test_one_seed_is_called_one_seed_and_what_leaks_is_held_against_nobody() -> None:
+    found = language_table(best=4.0, other=4.5)
+    assert "Not tested against it: other (+0.5000 nats a token)." in found.conclusion
+    assert "another training could turn out differently" in found.conclusion
+    (pair,) = found.tests
+    assert (pair.verdict, pair.seeds, pair.gap) == ("untested", 1, pytest.approx(-0.5))
+    found = language_table(Contrast(name="q", a="best", b="leaks"), best=4.0, leaks=4.0)
+    assert found.tests == []
+    assert found.contrasts[0].verdict == "untested" and "its figures leak" in found.contrasts[0].statement
+    assert [model.fronts for model in found.models] == [["size"], []]
+
+
+def contrast_by_seeds(losses: Losses) -> tuple[list[Comparison], Comparison]:
+    models, key = scored(losses), TableKey("text", "packed", "f", "p", "tuned", "bf16")
+    tests = compare_models(models, LOSS)
+    questions = [Contrast(name="loops", a="b", b="a"), Contrast(name="absent", a="b", b="z")]
+    (line,) = answer_contrasts(questions, key, {key: models}, LOSS, tests)
+    return tests, line
+
+
+def test_a_contrast_by_seeds_is_its_pair_and_claims_no_more() -> None:
+    losses = {"a": {0: 4.0, 1: 4.1, 2: 4.05}, "b": {0: 4.2, 1: 4.31, 2: 4.24}, "c": {0: 4.1, 1: 4.0, 2: 4.2}}
+    (pair, *_), line = contrast_by_seeds(losses)
+    assert line.gap == pytest.approx(-pair.gap) and (pair.a, pair.b) == ("a", "b")
+    assert line.p == pytest.approx(pair.p) and line.p_holm == pair.p_holm
+    assert line.half is not None
+    assert (line.gap - line.half, line.gap + line.half) == (*map(pytest.approx, pair.ahead("b") or ()),)
+    assert (line.low, line.high, line.odds_ratio) == (None, None, None)
+    assert (line.verdict == "distinguishable") == pair.supported is True
+    assert line.statement.startswith("loops: b is 0.2000 ± 0.0248 nats a token above (worse than) a on test; ")
+
+
+def test_a_gap_within_the_seeds_is_not_distinguishable() -> None:
+    """Every seed puts a ahead by the same, and still seed 0 of b beats seed 1 of a."""
+    (pair,), line = contrast_by_seeds({"a": {0: 5.8114, 1: 5.8437}, "b": {0: 5.8225, 1: 5.8542}})
+    assert pair.p_holm is not None and pair.p_holm < 0.05
+    assert not pair.supported and line.verdict == "not distinguishable"
+    assert "not distinguishable at n = 2: the seeds overlap." in line.statement
+
+
+# By length. Of eight rows, out of order: the quarters are rows 1 6, 4 0, 7 2 and 3 5.
+WORDS = np.array([40, 10, 60, 70, 30, 80, 20, 50])
+RIGHT = {"recurrent": [(1, 6, 4, 0, 7), (1, 6, 4, 0, 5)], "stacked-narrow": [(1, 4, 3, 5), (6, 0, 7, 2, 3, 5)]}
+IDS = [f"row-{row}" for row in range(8)]
+LABELS = np.array([0, 1] * 4)
+
+
+def test_accuracies_and_gaps_of_quarters_are_those_by_hand(tmp_path: Path) -> None:
+    factory, folders = RunFactory(tmp_path, rows={"train": 40, "test": 8}), []
+    for model, seeds in RIGHT.items():
+        for seed, rows in enumerate(seeds):
+            folders.append(factory.run(model, seed=seed))
+            predicted = np.where(np.isin(np.arange(8), rows), LABELS, 1 - LABELS)
+            write_predictions(folders[-1], "test", IDS, LABELS, np.eye(2)[predicted])
+
+    def lines(words: np.ndarray) -> dict[str, Any]:
+        found = summarise_folders(folders, questions=Questions([SHARING], words={row_key(IDS, LABELS): words}))
+        return {line.name: line for line in found.tables[0].by_length}
+
+    found = lines(WORDS)
+    assert found["recurrent"].values == {20: 1.0, 40: 1.0, 60: 0.25, 80: 0.25}
+    assert found["stacked-narrow"].values == {20: 0.5, 40: 0.5, 60: 0.5, 80: 1.0}
+    gap = found["recurrent − stacked-narrow"]
+    assert gap.values == {20: 0.5, 40: 0.5, 60: -0.25, 80: -0.75}
+    # Seed 0: −1 on the longest, +0.5 on the shortest; seed 1: −0.5 and +0.5.
+    low, high = stats.t.interval(0.95, 1, loc=-1.25, scale=stats.sem([-1.5, -1.0]))
+    assert (gap.change.gap, gap.change.half) == (pytest.approx(-1.25), pytest.approx((high - low) / 2))
+    assert (gap.change.seeds, gap.change.rows, gap.change.verdict) == (2, 4, "not distinguishable")
+    # Texts of one length stay together.
+    together = lines(np.full(8, 7))
+    assert {name: list(line.values) for name, line in together.items()} == {"stacked-narrow": [7], "recurrent": [7]}
+
+
+def check_quarters(values: Mapping[int, float], lengths: np.ndarray, correct: np.ndarray) -> None:
+    for low, high in itertools.pairwise([-1, *sorted(values)]):
+        assert values[high] == pytest.approx(correct[(lengths > low) & (lengths <= high)].mean())
+
+
+def test_the_command_reads_the_data_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["study", "report", str(RESULTS / "demo"), "--output", str(tmp_path), "--json"]
+    assert main([*command, "--by-length"]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    test = load_dataset(DataConfig(name="demo")).splits["test"]
+    line = next(line for line in table["by_length"] if line["name"] == "linear-tuned")
+    (run,) = next(model["runs"] for model in table["models"] if model["label"] == "linear-tuned")
+    correct = read_predictions(RESULTS / "demo" / "runs" / run["run_id"], "test").correct
+    lengths = np.array([len(text.split()) for text in test.texts])
+    check_quarters({int(words): value for words, value in line["values"].items()}, lengths, correct)
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["tables"][0]["by_length"] == []
+    assert main(["study", "report", str(RESULTS / "lm-exits"), "--output", str(tmp_path), "--by-length"]) == 2
+    assert "'--by-length' is for classifiers" in capsys.readouterr().err
+
+
+def test_the_rows_are_those_of_the_split_that_is_judged(tmp_path: Path) -> None:
+    (table,) = report_records(RESULTS / "hops-whole", tmp_path, command="", by_length=True).content.tables
+    assert table.headline_split == "test" != table.reported_splits[-1]
+    assert {model.label for model in table.models} < {line.name for line in table.by_length}
+
+
+def test_the_folds_of_a_file_are_one_table(tmp_path: Path) -> None:
+    rows = [f"{'word ' * (number % 7 + 1)}{'good' if number % 2 else 'bad'},{number % 2}" for number in range(90)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]), encoding="utf-8")
+    data = [{"name": str(tmp_path / "rows.csv"), "folds": 3}]
+    spec = StudySpec.parse({"name": "folded", "data": data, "models": ["linear"]})
+    (tmp_path / "study.yaml").write_text(write_yaml(spec.plain()), encoding="utf-8")
+    for run in expand(spec):
+        execute_run(StudyData(Machine(threads=1, latency=False)), tmp_path / "runs" / run.run_id, run)
+    (table,) = report_records(tmp_path, command="", by_length=True).content.tables
+    (line,) = table.by_length
+    said = [read_predictions(run, "test") for run in (tmp_path / "runs").iterdir()]
+    # Identities are lines of the file, behind its header.
+    places = [int(row.rpartition("-")[2]) - 2 for of_fold in said for row in of_fold.ids]
+    assert sorted(places) == list(range(90))
+    check_quarters(line.values, np.array(places) % 7 + 2, np.concatenate([of_fold.correct for of_fold in said]))
