@@ -1,14 +1,19 @@
-"""A study of a linear and of two tiny runs, and waiting for the moment to kill something."""
+"""A study of a linear and of two tiny runs, waiting for the moment to kill something, and workers without processes."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from recurra.core.errors import RecurraError
 from recurra.study.plan import PlannedRun
 from recurra.study.status import find_study, study_status
+from recurra.study.workers import Ended, Workers
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews, write_tiny_model
 
 # Far beyond what it takes: a busy machine is no failure.
@@ -65,3 +70,20 @@ def _wait(
 def begun(run: Path) -> int:
     """How often a run was begun."""
     return (run / "log.txt").read_text(encoding="utf-8").count(f"{run.name}: loading data")
+
+
+class Inline(Workers):
+    """Workers that take their calls in this process, which has imported everything."""
+
+    def __init__(self, count: int, threads: int, *_: Any) -> None:
+        super().__init__(0, threads)
+        self.count = max(1, count)
+
+    def call(self, function: str, *arguments: Any, machine: Machine | None = None, **_: Any) -> Ended:
+        """Calls the function."""
+        module, _, name = function.partition(":")
+        data = [] if machine is None else [StudyData(machine)]
+        try:
+            return Ended(0, result=getattr(importlib.import_module(module), name)(*data, *arguments))
+        except RecurraError as error:
+            return Ended(error.exit_code, f"error: {error}")

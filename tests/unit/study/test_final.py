@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from recurra import reported_study
 from recurra.comparison import compare, comparison
-from recurra.core.best_run import find_run
+from recurra.core.best_run import FINAL_NAME, find_run
 from recurra.core.progress import Reporter
 from recurra.core.record import SplitRecord, read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import recorded_split
 from recurra.deployment.serving.models import open_models
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
-from recurra.study.final import FINAL_NAME, final_config, final_run, gains_rows, train_again
+from recurra.study.final import final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
-from recurra.study.workers import Workers
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import Command, review_rows, write_csv, write_reviews
+from small_study import Inline
 
 
-def _compared(path: Path, output: Path, **options: object) -> StudyResult:
-    keys = {"folds": 2, "models": ["linear"], "seeds": 1, "quiet": True, "estimate": False, **options}
-    return compare(str(path), output=output, **keys)  # type: ignore[arg-type]
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Compares models on a file in this process, without timing them."""
+    monkeypatch.setattr(reported_study, "Workers", Inline)
+    monkeypatch.setattr(reported_study, "time_side_by_side", lambda *_, **__: None)
+    path = write_reviews(tmp_path / "reviews.csv", 120)
+
+    def run(**options: Any) -> StudyResult:
+        keys = {"folds": 2, "models": ["linear"], "seeds": 1, "quiet": True, "estimate": False, **options}
+        return compare(path, output=tmp_path / "out", **keys)
+
+    return run
 
 
 def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) -> None:
@@ -43,14 +54,17 @@ def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) 
         assert {row: own[row] for row in texts} == texts
 
 
-def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path, command: Command) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    result = _compared(path, output)
+def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
+    compared: Any, tmp_path: Path, command: Command
+) -> None:
+    output, result = tmp_path / "out", compared()
     final, judged = output / FINAL_NAME, result.recommendation[2]
-    assert judged.record is not None and find_run(output).folder == final == result.best.folder
+    assert find_run(output).folder == final == result.best.folder
     record = read_record(final)
-    rows = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
-    of_fold = {name: split.rows for name, split in judged.record.data.splits.items() if isinstance(split, SplitRecord)}
+    rows, of_fold = (
+        {name: split.rows for name, split in each.data.splits.items() if isinstance(split, SplitRecord)}
+        for each in (record, judged.record)
+    )
     assert rows == {"train": of_fold["train"] + of_fold["test"], "validation": of_fold["validation"]}
     for split in rows:
         assert recorded_split(record, split, None).fingerprint == record.data.splits[split].fingerprint
@@ -69,79 +83,61 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     assert served.description.quality is None and served.description.judged_before.endswith(f"{worth}.")
     # The same call does nothing anew; other settings replace it.
     before = (final / "record.json").read_bytes()
-    assert _compared(path, output, title="Named").best.folder == final
+    assert compared(title="Named").best.folder == final
     assert (final / "record.json").read_bytes() == before
-    again = _compared(path, output, models=["linear-tuned"])
+    again = compared(models=["linear-tuned"])
     assert again.best.folder == final and read_record(final).model.preset == "linear-tuned"
     assert load_run_config(final).config_hash == final_config(again.recommendation[2].config).config_hash
+    # As a teacher it has seen the test rows of its student.
+    given = ["--data", tmp_path / "reviews.csv", "--output", tmp_path / "student", "--no-latency"]
+    said = command("train", "--model", "linear-tuned", *given, f"model.teacher={output}", code=3).err
+    assert "teacher.test" in said
 
 
-def test_a_final_model_as_teacher_has_seen_the_test_rows_of_its_student(tmp_path: Path, command: Command) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    _compared(path, output, folds=1)
-    given = ["--data", path, "--output", tmp_path / "student", "--no-latency", f"model.teacher={output}"]
-    assert "teacher.test" in command("train", "--model", "linear-tuned", *given, code=3).err
-
-
-def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    assert QUICK_S == 60
-    monkeypatch.setattr("recurra.reported_study.QUICK_S", 0.0)
-    waiting = _compared(path, output)
-    assert waiting.best.folder == waiting.recommendation[2].folder and not (output / FINAL_NAME).exists()
-    assert "--final trains it on test rows too" in waiting.ships
-    assert "--final" not in _compared(path, output, final=False).ships
-    asked = _compared(path, output, final=True)
-    assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
-    # Once it is there, it stands for the folder, whoever asks.
-    assert _compared(path, output, final=False).best.folder == output / FINAL_NAME
-
-
-def test_the_report_does_not_wait_for_the_final_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+def test_what_takes_longer_waits_to_be_asked_and_the_report_does_not_wait(
+    compared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recurra.reported_study.train_again", killed)
-    with pytest.raises(KeyboardInterrupt):
-        _compared(path, output)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(reported_study, "train_again", killed)
+        compared()
     assert "linear" in (output / "report.html").read_text(encoding="utf-8") and not (output / FINAL_NAME).exists()
     assert find_run(output).folder.parent.name == "runs"
+    judged = compared(final=False)
+    assert "--final" not in judged.ships
+    # A long training that was resumed: the process that finished it took a second.
+    for outcome in judged.outcomes:
+        training = outcome.record.training.model_copy(update={"wall_s": 2 * QUICK_S, "resumed": 1})
+        write_record(outcome.folder, outcome.record.model_copy(update={"wall_s": 1.0, "training": training}))
+    waiting = compared()
+    assert QUICK_S == 60 and "--final trains it on test rows too" in waiting.ships
+    assert waiting.best.folder == waiting.recommendation[2].folder and not (output / FINAL_NAME).exists()
+    asked = compared(final=True)
+    assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
+    # Once it is there, it stands for the folder, whoever asks.
+    assert compared(final=False).best.folder == output / FINAL_NAME
 
 
-def test_a_long_training_that_was_resumed_is_not_quick(tmp_path: Path) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    judged = _compared(path, output, final=False).recommendation[2]
-    assert judged.record is not None
-    training = judged.record.training.model_copy(update={"wall_s": 2 * QUICK_S, "resumed": 1})
-    # The process that finished it took a second.
-    write_record(judged.folder, judged.record.model_copy(update={"wall_s": 1.0, "training": training}))
-    assert "--final trains it on test rows too" in _compared(path, output).ships
-    assert not (output / FINAL_NAME).exists()
-
-
-def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
-    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    judged = _compared(path, output, final=False).recommendation[2].config
-    write_reviews(path, 100, seed=1)
-    with Workers(0, 1) as workers:
-        reporter = Reporter(quiet=True)
-        record, reason = train_again(judged, "a note", output, Machine(threads=1), reporter=reporter, workers=workers)
+def test_data_that_changed_train_no_final_model(compared: Any, tmp_path: Path) -> None:
+    judged = compared(final=False).recommendation[2].config
+    write_reviews(tmp_path / "reviews.csv", 100, seed=1)
+    machine, reporter = Machine(threads=1), Reporter(quiet=True)
+    record, reason = train_again(judged, "", tmp_path / "out", machine, reporter=reporter, workers=Inline(1, 1))
     assert record is None and "reviews.csv' was changed after the run was planned" in reason
-    assert final_run(judged, output) is None
+    assert final_run(judged, tmp_path / "out") is None
 
 
-def test_a_test_file_of_the_user_stays_for_testing(tmp_path: Path) -> None:
-    path, test = write_reviews(tmp_path / "reviews.csv", 120), write_csv(tmp_path / "test.csv", review_rows(40, seed=9))
-    result = _compared(path, tmp_path / "out", folds=1, test=str(test), final=True)
+def test_a_test_file_of_the_user_and_test_rows_of_a_corpus_stay_for_testing(compared: Any, tmp_path: Path) -> None:
+    test = write_csv(tmp_path / "test.csv", review_rows(40, seed=9))
+    result = compared(folds=1, test=str(test), final=True)
     assert not (tmp_path / "out" / FINAL_NAME).exists() and result.ships == ""
-
-
-def test_test_rows_of_a_corpus_stay_for_testing(tmp_path: Path) -> None:
     more = tmp_path / "more.txt"
     more.write_text("a text without a label\n", encoding="utf-8")
-    for name, own in (("demo", False), (str(write_reviews(tmp_path / "reviews.csv", 60)), True)):
+    for name, own in (("demo", False), (str(tmp_path / "reviews.csv"), True)):
         data = DataConfig(name=name, unlabelled=str(more))
         judged = make_run("linear", data, PROTOCOLS["tuned"], seed=0, precision="fp32")
         assert judged.data_hash is not None and gains_rows(judged) == own
