@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import statistics
 from pathlib import Path
+from string import Formatter
 
 import pytest
-from docs.site.results import across, by_split, main, questions_of, render_results_markdown, study_page
+from docs.site.claims import Claim, Claims, Figure
+from docs.site.results import _Studies, across, by_split, main, questions_of, render_results_markdown, study_page
 from docs.site.results import escaped as text
 
 from exported import export_record
@@ -22,31 +25,50 @@ from rendered import summarise_folders
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 STUDY = """\
-name: sst2
-data: [{name: sst2}]
-models: [linear, recurrent]
-contrasts: [{name: against | a linear model, a: recurrent, b: linear}]
+name: {name}
+title: The {name} study
+data: [{{name: sst2}}]
+models: [baseline, recurrent]
+contrasts: [{{name: asked | of {question}, a: recurrent, b: baseline}}]
 """
-BLOCK = "before\n<!-- results:{name} begin -->\nold\n<!-- results:{name} end -->\nafter\n"
+
+
+def block(name: str, inside: str = "old\n") -> str:
+    return f"before\n<!-- results:{name} begin -->\n{inside}<!-- results:{name} end -->\nafter\n"
+
+
+def write_study(root: Path, name: str) -> Path:
+    """A study of two models of two seeds under ``results/``."""
+    folder = root / "results" / name
+    factory = RunFactory(folder / "runs", rows=SMALL)
+    folders = [
+        factory.run(model, seed=seed, audits=[leakage("test")])
+        for model in ("baseline", "recurrent")
+        for seed in (0, 1)
+    ]
+    (folder / "latency.json").write_text(study_latency(folders).model_dump_json(), encoding="utf-8")
+    (folder / "study.yaml").write_text(STUDY.format(name=name, question=name), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    factory = RunFactory(tmp_path / "results" / "sst2" / "runs", rows=SMALL)
-    folders = [
-        factory.run(name, seed=seed, audits=[leakage("test")]) for name in ("linear", "recurrent") for seed in (0, 1)
-    ]
-    latency = study_latency(folders).model_dump_json()
-    (tmp_path / "results" / "sst2" / "latency.json").write_text(latency, encoding="utf-8")
-    (tmp_path / "results" / "sst2" / "study.yaml").write_text(STUDY, encoding="utf-8")
-    (tmp_path / "README.md").write_text(BLOCK.format(name="sst2"), encoding="utf-8")
-    (tmp_path / "docs" / "deep").mkdir(parents=True)
-    (tmp_path / "docs" / "deep" / "page.md").write_text(BLOCK.format(name="sst2.across"), encoding="utf-8")
+    """Two studies with records, one without, and two pages for the first."""
+    for name in ("first", "second"):
+        write_study(tmp_path, name)
+    (tmp_path / "results" / "third" / "runs" / "unfinished").mkdir(parents=True)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "mine.md").write_text(block("first.across"), encoding="utf-8")
+    (tmp_path / "README.md").write_text(block("first"), encoding="utf-8")
     return tmp_path
 
 
-def summarise_study(project: Path) -> Summary:
-    folder = project / "results" / "sst2"
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_study(tmp_path, "first")
+
+
+def summarise_study(folder: Path) -> Summary:
     runs = read_study(folder)
     exports = [
         export_record(run.name, "fp16", record_hash=str(read_record(run).content_hash))
@@ -56,17 +78,23 @@ def summarise_study(project: Path) -> Summary:
     return summarise_folders(runs, read_latency_file(folder), questions=questions_of(folder), exports=exports)
 
 
-def test_markdown_tables_are_rectangular(project: Path) -> None:
-    written = study_page(summarise_study(project), "results/sst2")
+def cells(lines: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a table in Markdown."""
+    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    return heading, rows
+
+
+def test_markdown_tables_are_rectangular_and_no_text_leaves_its_cell(folder: Path) -> None:
+    written = study_page(summarise_study(folder), "results/sst2")
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
     assert len(blocks) == 2
-    for block in blocks:
-        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
-        assert len(widths) == 1
-    assert "| against \\| a linear model: recurrent − linear |" in written
+    for one in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in one.strip().splitlines()}) == 1
+    assert "| asked \\| of first: recurrent − baseline |" in written
     assert "* failed audits: leakage on test" in written
     assert "`recurra study report results/sst2`" in written
     assert study_page(summarise_folders([]), "results/sst2") == "No finished run.\n"
+    assert text("a|b\n<script>`x` [y](z) *w*") == "a\\|b &lt;script&gt;\\`x\\` \\[y\\](z) \\*w\\*"
 
 
 def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
@@ -79,12 +107,12 @@ def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
         for model in ("linear", *(["recurrent"] if data == "yelp" else []))
     ]
     lines = across(summarise_folders(folders)).splitlines()
-    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    heading, rows = cells(lines)
     assert heading == ["Data", "linear", "recurrent"]
     said = [read_record(folder).metrics["test"].accuracy for folder in folders]
-    mean, sd = statistics.mean(said[:3]), statistics.stdev(said[:3])
     drawn_score = rows[0][1]
-    assert [float(part) for part in drawn_score.split(" ± ")] == pytest.approx([mean, sd], abs=6e-4)
+    wanted = [statistics.mean(said[:3]), statistics.stdev(said[:3])]
+    assert [float(part) for part in drawn_score.split(" ± ")] == pytest.approx(wanted, abs=6e-4)
     assert rows == [
         ["sst2 · 8 rows a label", drawn_score, "–"],
         ["sst2 · 1,000 rows a label", f"{said[3]:.3f}", "–"],
@@ -93,47 +121,104 @@ def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
     assert lines[-1] == "Accuracy on test, mean ± standard deviation over 3 draws of the rows."
 
 
-def test_every_reported_split_has_a_line(project: Path) -> None:
-    summary = summarise_study(project)
-    lines = by_split(summary).splitlines()
-    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+def test_every_reported_split_has_a_line(folder: Path) -> None:
+    summary = summarise_study(folder)
+    heading, rows = cells(by_split(summary).splitlines())
     (table,) = summary.tables
     assert heading == ["Split", *(model.label for model in table.models)]
     assert [row[0] for row in rows] == list(table.reported_splits)
-    for row in rows:
-        for cell, model in zip(row[1:], table.models, strict=True):
-            values = [read_record(folder).metrics[row[0]].accuracy for folder in folders_of(project, model.label)]
+    for split, *scores in rows:
+        for cell, model in zip(scores, table.models, strict=True):
+            runs = (folder / "runs").glob(f"*{model.label}*")
+            values = [read_record(run).metrics[split].accuracy for run in runs]
             assert float(cell.partition(" ± ")[0]) == pytest.approx(statistics.mean(values), abs=6e-4)
     assert by_split(summarise_folders([])) == "No finished run.\n"
 
 
-def folders_of(project: Path, model: str) -> list[Path]:
-    return sorted((project / "results" / "sst2" / "runs").glob(f"*{model}*"))
-
-
-def test_cell_text_cannot_leave_its_cell() -> None:
-    assert text("a|b\n<script>`x` [y](z) *w*") == "a\\|b &lt;script&gt;\\`x\\` \\[y\\](z) \\*w\\*"
-
-
-def test_blocks_are_written_from_the_records_and_then_hold(project: Path) -> None:
-    readme, page = project / "README.md", project / "docs" / "deep" / "page.md"
-    assert render_results_markdown(project / "results", check=True) == [readme, page]
-    assert "old" in readme.read_text(encoding="utf-8")
-    assert render_results_markdown(project / "results") == [readme, page]
+def test_blocks_and_pages_are_written_from_the_records_and_then_hold(project: Path) -> None:
+    results, pages = project / "results", project / "docs" / "results"
+    readme, mine, second = project / "README.md", pages / "mine.md", pages / "second.md"
+    assert render_results_markdown(results, [readme]) == [readme] and not second.exists()
     content = readme.read_text(encoding="utf-8")
-    assert content.startswith("before\n<!-- results:sst2 begin -->\n")
-    assert content.endswith("<!-- results:sst2 end -->\nafter\n")
-    assert "\nold\n" not in content
-    assert "| sst2 |" in page.read_text(encoding="utf-8")
-    assert render_results_markdown(project / "results") == []
+    assert content.startswith("before\n<!-- results:first begin -->\n")
+    assert content.endswith("<!-- results:first end -->\nafter\n") and "\nold\n" not in content
+    # A study with records that no page shows gets one.
+    assert set(render_results_markdown(results)) == {mine, second}
+    assert "| sst2 |" in mine.read_text(encoding="utf-8")
+    assert not (pages / "first.md").exists() and not (pages / "third.md").exists()
+    page = second.read_text(encoding="utf-8")
+    assert page.startswith("# The second study\n")
+    assert "asked \\| of second: recurrent − baseline" in page
+    # The overview has a line for each table and links to the pages made with it.
+    readme.write_text(block("overview", ""), encoding="utf-8")
+    second.unlink()
+    render_results_markdown(results)
+    lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
+    assert [line.partition(" |")[0] for line in lines] == [
+        "| [first](docs/results/mine.md)",
+        "| [second](docs/results/second.md)",
+    ]
+    gap = next(line for line in page.splitlines() if line.startswith("| asked")).replace("\\|", "").split("|")[2]
+    assert f"| {gap.strip()} | not distinguishable |" in lines[1]
+    assert render_results_markdown(results, check=True) == []
 
 
-def test_a_record_edited_by_hand_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (block("frist"), "did you mean 'first'"),
+        ("<!-- results:first begin -->\n", "has no end"),
+        ("<!-- results:first end -->\n", "has no begin"),
+        ("<!-- results:first begin -->\n<!-- results:first.across begin -->\n", "has no end before"),
+    ],
+)
+def test_wrong_markers_are_refused_and_nothing_is_written(folder: Path, content: str, message: str) -> None:
+    readme = folder.parents[1] / "README.md"
+    readme.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=message):
+        render_results_markdown(folder.parent)
+    assert readme.read_text(encoding="utf-8") == content
+
+
+def test_the_study_file_of_the_project_asks_of_what_is_packed_in_it_and_of_nothing_else(project: Path) -> None:
+    files, second, moved = project / "configs" / "studies", project / "results" / "second", project / "runs" / "second"
+    third = project / "results" / "third"
+    files.mkdir(parents=True)
+
+    def asked(folder: Path) -> list[str]:
+        return [item.name.removeprefix("asked | of ") for item in questions_of(folder).contrasts]
+
+    newer = STUDY.format(name="second", question="later")
+    (files / "second.yaml").write_text(newer, encoding="utf-8")
+    assert asked(second) == ["second"], "it lies there as it was run"
+    pack_study(second, moved)
+    assert asked(moved) == ["second"]
+    shutil.rmtree(second)
+    shutil.copytree(moved, second)
+    assert asked(second) == ["later"]
+    (files / "second.yaml").write_text(newer.replace("name: second", "name: another"), encoding="utf-8")
+    assert asked(second) == ["second"]
+    assert asked(third) == []
+    (files / "third.yaml").write_text(newer, encoding="utf-8")
+    assert asked(third) == ["later"]
+    (files / "second.yaml").write_text("name: second\ncontrasts: [{name: without sides}]\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"second\.yaml"):
+        render_results_markdown(project / "results")
+    with pytest.raises(DataError, match="holds no runs"):
+        read_study(project / "docs")
+
+
+def test_the_command_tells_stale_from_fresh_and_refuses_a_record_edited_by_hand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(project)
-    assert main([]) == 0
-    path = next((project / "results").rglob("record.json"))
+    root = folder.parents[1]
+    (root / "README.md").write_text(block("first"), encoding="utf-8")
+    monkeypatch.chdir(root)
+    assert [main(["--check"]), main([]), main(["--check"])] == [1, 0, 0]
+    path = next(folder.rglob("record.json"))
+    record = read_record(path)
+    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
+    assert main(["--check"]) == 1
     path.write_text(path.read_text(encoding="utf-8").replace('"created": "2026', '"created": "2025'), encoding="utf-8")
     capsys.readouterr()
     assert main(["--check"]) == 2
@@ -141,120 +226,70 @@ def test_a_record_edited_by_hand_is_refused(
     assert "was changed after it was written" in said and said.count("\n") == 1
 
 
+# The page of claims: each has a verdict, a place and a published figure, and rests on records.
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "results" / "claims.md"
+STUDIES = _Studies(ROOT / "results")
+NAMED = [
+    pytest.param(claim, id=f"{claim.where}: {claim.claim}") for claim in Claims.load(PAGE.with_suffix(".yaml")).claims
+]
+
+
+@pytest.mark.parametrize("claim", NAMED)
+def test_a_claim_has_a_place_and_a_published_figure_and_its_verdict_rests_on_records(claim: Claim) -> None:
+    assert claim.where.startswith(("Guo, ", "CRT, "))
+    assert claim.claim.endswith(".") and claim.why
+    assert claim.published == "none" or re.search(r"\d", claim.published)
+    assert claim.study is None or (ROOT / "configs" / "studies" / f"{claim.study}.yaml").is_file()
+    benches = re.findall(r"results/(bench-[a-z-]+\.json)", claim.ours)
+    assert claim.figures or benches or claim.verdict == "not tested"
+    named = {name for text in (claim.ours, claim.why) for _, name, _, _ in Formatter().parse(text) if name}
+    assert named == set(claim.figures)
+    for figure in claim.figures.values():
+        assert re.search(r"\d", figure.read(STUDIES.read(figure.study))[0])
+    # No figure of ours that may change stands in a text by hand, but those of a benchmark, which are its record's.
+    by_hand = re.findall(r"\d+\.\d+", f"{claim.ours} {claim.why}".replace("0.13 ms", ""))
+    measured = set()
+    for record in (json.loads((ROOT / "results" / name).read_text()) for name in benches):
+        values = [line[key] for line in record.get("measures", ()) for key in ("ours", "other", "result")]
+        values += [line["ms"] for line in record.get("paths", ()) if "ms" in line]
+        measured |= {f"{value:{form}}" for value in values for form in (".2f", ".3g")}
+    assert set(by_hand) <= measured
+
+
+@pytest.mark.parametrize("claim", [case for case in NAMED if case.values[0].verdict in ("holds", "does not hold")])
+def test_a_difference_is_called_only_where_the_seeds_support_it(claim: Claim) -> None:
+    for figure in claim.figures.values():
+        if figure.contrast:
+            (table,) = (each for each in STUDIES.read(figure.study).tables if figure.table in each.title)
+            (line,) = (each for each in table.contrasts if each.name == figure.contrast)
+            level = line.half is not None and line.gap - line.half > -0.01
+            competitive = claim.verdict == "holds" and "competitive" in claim.claim and level
+            assert line.verdict == "distinguishable" or competitive
+
+
+def test_the_page_is_what_the_records_say_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = STUDIES.read
+    monkeypatch.setattr(_Studies, "read", lambda _, name: read(name))
+    assert render_results_markdown(ROOT / "results", [PAGE], check=True) == []
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(text.split()) < 2600
+    for address in re.findall(r"\]\(([^)#\s]+)\)", text):
+        assert (PAGE.parent / address).exists(), address
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("values", "message"),
     [
-        (BLOCK.format(name="sst3"), "did you mean 'sst2'"),
-        ("<!-- results:sst2 begin -->\n", "has no end"),
-        ("<!-- results:sst2 end -->\n", "has no begin"),
-        ("<!-- results:sst2 begin -->\n<!-- results:sst2.across begin -->\n", "has no end before"),
+        ({"table": ""}, "not in the title of one table of 'domains'"),
+        ({"contrast": "sharing"}, "unknown contrast of a claim 'sharing'"),
+        ({"model": "recurent", "measure": "accuracy"}, "did you mean 'recurrent'"),
+        ({"model": "recurrent", "measure": "acuracy"}, "did you mean 'accuracy'"),
+        ({"model": "recurrent", "export": "fp16"}, "unknown export of a claim 'fp16'"),
     ],
 )
-def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content: str, message: str) -> None:
-    (project / "README.md").write_text(content, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=message):
-        render_results_markdown(project / "results")
-    assert (project / "README.md").read_text(encoding="utf-8") == content
-
-
-def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no runs"):
-        read_study(tmp_path)
-
-
-# Pages of their own.
-
-
-EITHER = """\
-name: {name}
-title: {title}
-data: [{{name: sst2}}]
-models: [baseline, recurrent]
-contrasts: [{{name: {question}, a: recurrent, b: baseline}}]
-"""
-
-
-@pytest.fixture
-def studies(tmp_path: Path) -> Path:
-    """Two studies with records, one without, and a page for the first."""
-    for name in ("first", "second"):
-        factory = RunFactory(tmp_path / "results" / name / "runs", rows=SMALL)
-        for model in ("baseline", "recurrent"):
-            factory.run(model)
-        text = EITHER.format(name=name, title=f"The {name} study", question=f"asked of {name}")
-        (tmp_path / "results" / name / "study.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "results" / "third" / "runs" / "unfinished").mkdir(parents=True)
-    pages = tmp_path / "docs" / "results"
-    pages.mkdir(parents=True)
-    block = "<!-- results:first{part} begin -->\n<!-- results:first{part} end -->\n"
-    (pages / "mine.md").write_text(block.format(part=""), encoding="utf-8")
-    (tmp_path / "README.md").write_text(block.format(part=""), encoding="utf-8")
-    return tmp_path
-
-
-def test_a_study_with_records_that_no_page_shows_gets_one(studies: Path) -> None:
-    pages = studies / "docs" / "results"
-    changed = render_results_markdown(studies / "results")
-    assert pages / "second.md" in changed
-    assert not (pages / "first.md").exists() and not (pages / "third.md").exists()
-    content = (pages / "second.md").read_text(encoding="utf-8")
-    assert content.startswith("# The second study\n")
-    assert "asked of second: recurrent − baseline" in content
-    assert render_results_markdown(studies / "results", check=True) == []
-
-
-def test_the_study_file_of_the_project_asks_of_what_is_packed_in_it_and_of_nothing_else(studies: Path) -> None:
-    files, second = studies / "configs" / "studies", studies / "results" / "second"
-    files.mkdir(parents=True)
-
-    def asked(folder: Path) -> list[str]:
-        return [item.name for item in questions_of(folder).contrasts]
-
-    newer = EITHER.format(name="second", title="x", question="asked later")
-    (files / "second.yaml").write_text(newer, encoding="utf-8")
-    assert asked(second) == ["asked of second"], "it lies there as it was run"
-    pack_study(second, studies / "runs" / "second")
-    assert asked(studies / "runs" / "second") == ["asked of second"]
-    shutil.rmtree(second)
-    shutil.copytree(studies / "runs" / "second", second)
-    assert asked(second) == ["asked later"]
-    (files / "second.yaml").write_text(newer.replace("name: second", "name: another"), encoding="utf-8")
-    assert asked(second) == ["asked of second"]
-    assert asked(studies / "results" / "third") == []
-    (files / "third.yaml").write_text(newer, encoding="utf-8")
-    assert asked(studies / "results" / "third") == ["asked later"]
-    (files / "second.yaml").write_text("name: second\ncontrasts: [{name: without sides}]\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"second\.yaml"):
-        render_results_markdown(studies / "results")
-
-
-def test_named_documents_alone_are_written_if_some_are_named(studies: Path) -> None:
-    readme = studies / "README.md"
-    assert render_results_markdown(studies / "results", [readme]) == [readme]
-    assert not (studies / "docs" / "results" / "second.md").exists()
-
-
-def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with_it(studies: Path) -> None:
-    readme = studies / "README.md"
-    readme.write_text("<!-- results:overview begin -->\n<!-- results:overview end -->\n", encoding="utf-8")
-    render_results_markdown(studies / "results")
-    lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
-    assert len(lines) == 2
-    # The first is shown by a page of its own making, the second gets its page in the same call.
-    assert lines[0].startswith("| [first](docs/results/mine.md) |")
-    assert lines[1].startswith("| [second](docs/results/second.md) |")
-    page = (studies / "docs" / "results" / "second.md").read_text(encoding="utf-8")
-    gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[2].strip()
-    assert f"| {gap} (" in lines[1] and "| not distinguishable |" in lines[1]
-    assert render_results_markdown(studies / "results", check=True) == []
-
-
-def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    assert main(["--check"]) == 1
-    assert main([]) == 0
-    assert main(["--check"]) == 0
-    path = next((project / "results").rglob("record.json"))
-    record = read_record(path)
-    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
-    assert main(["--check"]) == 1
+def test_a_figure_that_no_record_has_is_named(values: dict[str, str], message: str) -> None:
+    figure = Figure.parse({"study": "domains", "table": "natural protocol · 0.2", **values})
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        figure.read(STUDIES.read("domains"))
