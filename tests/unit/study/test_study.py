@@ -1,4 +1,4 @@
-"""A study: plan, skip what is done, report, and refuse a folder of another."""
+"""A study: plan, skip what is done, report, and refuse a folder of another; what `recurra.compare` gives back."""
 
 from __future__ import annotations
 
@@ -15,31 +15,38 @@ import pytest
 
 import recurra
 from factories import finish, leakage
-from recurra import comparison, reported_study
-from recurra import reported_study as study_module
+from recurra import reported_study
 from recurra.cli.main import main
+from recurra.comparison import compare as compare_models
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record
-from recurra.reported_study import StudyResult, report_study, run_and_report
+from recurra.reported_study import StudyResult, report_study, run_and_report, time_side_by_side
 from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec
-from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine, StudyData
 from reviews import Command, review_rows, snapshot
+from small_study import Inline
+
+FRAME = pd.DataFrame(review_rows(40), columns=["text", "label"])
+KEYS: dict[str, Any] = {
+    "models": ["linear", "baseline", "recurrent"],
+    "seeds": 2,
+    "folds": 1,
+    "quiet": True,
+    "final": False,
+    "max_epochs": 1,
+}
 
 
 def spec(**values: Any) -> StudySpec:
-    return StudySpec.parse(
-        {
-            "name": "s", "title": "A study", "data": [{"name": "demo", "tokenizer": "trained"}],
-            "models": ["linear", "baseline"], "seeds": [0, 1], **values,
-        }
-    )  # fmt: skip
+    data = [{"name": "demo", "tokenizer": "trained"}]
+    plain = {"name": "s", "title": "A study", "data": data, "models": ["linear", "baseline"], "seeds": [0, 1]}
+    return StudySpec.parse({**plain, **values})
 
 
 class MadeUp:
@@ -72,42 +79,36 @@ class MadeUp:
 
 
 @pytest.fixture(autouse=True)
-def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained, and there are no models to time."""
     MadeUp.started, MadeUp.failing, MadeUp.accuracies, MadeUp.spoiled = [], set(), {}, set()
     MadeUp.rows = {"train": 30, "validation": 20, "test": 20}
-    monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
-    monkeypatch.setattr(study_module, "Workers", lambda count, *rest: Workers(0, *rest))
-    monkeypatch.setattr(study_module, "preflight", lambda pending, machine: [])
+    monkeypatch.setattr(reported_study, "LocalExecutor", MadeUp)
+    monkeypatch.setattr(reported_study, "Workers", Inline)
+    monkeypatch.setattr(reported_study, "preflight", lambda pending, machine: [])
+    monkeypatch.setattr(reported_study, "time_side_by_side", lambda *_, **__: None)
 
 
 def run(study: StudySpec, output: Path) -> StudyResult:
-    return run_and_report(
-        study, output, StudyData(Machine(latency=False)), reporter=Reporter(quiet=True), command="recurra study run"
-    )
+    data = StudyData(Machine(threads=1))
+    return run_and_report(study, output, data, reporter=Reporter(quiet=True), command="recurra study run")
+
+
+def compare(output: Path, data: Any = FRAME, **keys: Any) -> StudyResult:
+    return compare_models(data, output=output, **{**KEYS, **keys})
+
+
+def page(result: StudyResult) -> str:
+    assert result.report is not None
+    return html.unescape(result.report.read_text(encoding="utf-8"))
 
 
 def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_path: Path) -> None:
     result = run(spec(), tmp_path)
     assert len(MadeUp.started) == 3
-    assert [outcome.config.run_id for outcome in result.outcomes] == [
-        planned.config.run_id for planned in plan_study(spec(), tmp_path)
-    ]
-    assert result.failed_runs == []
+    assert [outcome.config for outcome in result.outcomes] == [each.config for each in plan_study(spec(), tmp_path)]
+    assert result.failed_runs == [] and "A study" in page(result)
     assert result.failed_audits == ["demo (official): leakage.contained.test"]
-    assert result.report is not None and "A study" in result.report.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
-    # The made-up runs have records and no models.
-    result = run_and_report(spec(), tmp_path, StudyData(), reporter=Reporter(quiet=True), command="recurra study run")
-    assert result.failed_runs == [] and result.report is not None
-    assert result.timing_error is not None and "\n" not in result.timing_error
-    assert "could not be timed side by side" in result.timing_error
-
-
-def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    run(spec(), tmp_path)
     MadeUp.started.clear()
     # As a worker leaves it that is ended between its record and its end.
     (left,) = [folder / "progress.json" for folder in sorted((tmp_path / "runs").iterdir())[:1]]
@@ -118,31 +119,50 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert len(MadeUp.started) == 1 and "-s2-" in MadeUp.started[0]
 
 
+def test_models_that_cannot_be_timed_are_told_and_cost_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The made-up runs have records and no models.
+    monkeypatch.setattr(reported_study, "time_side_by_side", time_side_by_side)
+    result = run(spec(), tmp_path)
+    assert result.failed_runs == [] and result.report is not None
+    assert result.timing_error is not None and "\n" not in result.timing_error
+    assert "could not be timed side by side" in result.timing_error
+
+
 def test_a_failed_run_is_isolated_named_and_tried_again(tmp_path: Path) -> None:
     MadeUp.failing = {1}
     result = run(spec(), tmp_path)
-    assert [outcome.error for outcome in result.failed_runs] == ["went wrong"]
-    assert result.report is not None and "went wrong" in result.report.read_text(encoding="utf-8")
-    MadeUp.failing, MadeUp.started = set(), []
+    assert [outcome.error for outcome in result.failed_runs] == ["went wrong"] and "went wrong" in page(result)
+    MadeUp.started.clear()
+    result = report_study(spec(), tmp_path, command="recurra study report")
+    assert [outcome.error for outcome in result.failed_runs] == ["not run yet"] and result.report is not None
+    (failed,) = (planned for planned in plan_study(spec(), tmp_path) if planned.state == "to do")
+    write_json(failed.folder / "error.json", {"error": "out of memory", "kind": "RunError", "code": 1})
+    result = report_study(spec(), tmp_path, command="recurra study report")
+    assert [outcome.error for outcome in result.failed_runs] == ["out of memory"] and "out of memory" in page(result)
+    assert MadeUp.started == []
+    MadeUp.failing = set()
     assert run(spec(), tmp_path).failed_runs == []
     assert len(MadeUp.started) == 1
 
 
-@pytest.mark.parametrize("change", ["edited", "newer"])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"created": "2026', '"created": "2025', "was changed after it was written"),
+        ('"schema_version": 4', '"schema_version": 5', "has schema 5"),
+    ],
+)
 def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
-    change: str, tmp_path: Path, command: Command
+    old: str, new: str, said: str, tmp_path: Path, command: Command
 ) -> None:
     run(spec(), tmp_path)
     MadeUp.started.clear()
     path = run_folder(tmp_path, plan_study(spec(), tmp_path)[1].config) / "record.json"
     text = path.read_text(encoding="utf-8")
-    old, new = {
-        "edited": ('"created": "2026', '"created": "2025'),
-        "newer": ('"schema_version": 4', '"schema_version": 5'),
-    }[change]
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    said = {"edited": "was changed after it was written", "newer": "has schema 5"}[change]
     before = snapshot(tmp_path)
     with pytest.raises(CheckpointError, match=said):
         run(spec(seeds=[0, 1, 2]), tmp_path)
@@ -152,18 +172,6 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     for words in (["plan", "--no-cost"], ["status"]):
         out, err = command("study", *words, tmp_path / "study.yaml", "--output", tmp_path, code=2)
         assert "refused" in out and said in err and err.count("\n") == 1
-
-
-def test_a_report_is_made_of_what_is_there_and_says_why_a_run_failed(tmp_path: Path) -> None:
-    run(spec(seeds=[0]), tmp_path)
-    failed = next(planned for planned in plan_study(spec(), tmp_path) if planned.state == "to do")
-    MadeUp.started.clear()
-    result = report_study(spec(), tmp_path, command="recurra study report")
-    assert [outcome.error for outcome in result.failed_runs] == ["not run yet"] and result.report is not None
-    write_json(failed.folder / "error.json", {"error": "out of memory", "kind": "RunError", "code": 1})
-    result = report_study(spec(), tmp_path, command="recurra study report")
-    assert [outcome.error for outcome in result.failed_runs] == ["out of memory"] and MadeUp.started == []
-    assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
 
 
 def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
@@ -176,30 +184,6 @@ def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
     assert MadeUp.started == [] and not (tmp_path / "out").exists()
 
 
-# What a program asks for: `recurra.compare`, and what it gives back.
-
-FRAME = pd.DataFrame(review_rows(40), columns=["text", "label"])
-KEYS: dict[str, Any] = {
-    "models": ["linear", "baseline", "recurrent"],
-    "seeds": 2,
-    "folds": 1,
-    "quiet": True,
-    "final": False,
-    "max_epochs": 1,
-}
-
-
-def compare(output: Path, data: Any = FRAME, **keys: Any) -> StudyResult:
-    return comparison.compare(data, output=output, **{**KEYS, **keys})
-
-
-@pytest.fixture
-def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made-up runs have no models to time."""
-    monkeypatch.setattr(study_module, "time_side_by_side", lambda *_, **__: None)
-
-
-@pytest.mark.usefixtures("_untimed")
 def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # The command line would take its tokenizer from there.
@@ -212,8 +196,7 @@ def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkey
     compare(Path("a"), (list(FRAME["text"]), FRAME["label"].to_numpy()))
     assert MadeUp.started == [] and snapshot(tmp_path / "a" / "runs") == before
     # The command on the page does it again, from the file that was kept.
-    assert result.report is not None
-    (line,) = re.findall(r"recurra\.compare\(.*\)", html.unescape(result.report.read_text(encoding="utf-8")))
+    (line,) = re.findall(r"recurra\.compare\(.*\)", page(result))
     eval(f"{line[:-1]}, final=False)", {"recurra": recurra})
     assert MadeUp.started == [] and f"a/rows/{rows.name}" in line
     # And the command line makes the same runs of it.
@@ -221,18 +204,13 @@ def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkey
     arguments += ["--folds", "1", "--no-final", "--no-estimate"]
     assert main([*arguments, "--output", "b", "--no-latency", "max_epochs=1"]) in (0, 3)
     assert {run.name for run in Path("b/runs").iterdir()} == {run.name for run in Path("a/runs").iterdir()}
-
-
-@pytest.mark.usefixtures("_untimed")
-def test_other_rows_are_another_study_and_touch_nothing(tmp_path: Path) -> None:
-    compare(tmp_path)
+    # Other rows are another study and touch nothing.
     before = snapshot(tmp_path)
     with pytest.raises(StorageError, match=r"holds the study 'rows-\w+', not 'rows-\w+'; choose another output="):
-        compare(tmp_path, FRAME[:-1])
+        compare(Path("a"), FRAME[:-1])
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.usefixtures("_untimed")
 def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test_rows(tmp_path: Path) -> None:
     MadeUp.rows = {"train": 30, "validation": 400, "test": 400}
     MadeUp.accuracies = {"linear": 0.6, "baseline": 0.9, "recurrent": 0.9}
@@ -240,49 +218,45 @@ def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test
     (table,) = result.content.tables
     (balance,) = [advice for advice in table.advice if advice.priority == "Recommended"]
     assert result.best.model == balance.choice == "recurrent" and result.best.why == balance.why
-    runs = {outcome.folder: outcome.record for outcome in result.outcomes if outcome.config.model == "recurrent"}
-    losses = {
-        folder: record.training.history[record.training.best_epoch - 1].validation_loss
-        for folder, record in runs.items()
-        if record is not None
-    }
-    assert set(losses) == set(runs) and len(set(losses.values())) == 3
+    losses = {}
+    for outcome in result.outcomes:
+        if outcome.config.model == "recurrent":
+            training = read_record(outcome.folder).training
+            losses[outcome.folder] = training.history[training.best_epoch - 1].validation_loss
+    assert len({*losses.values()}) == 3
     assert result.best.folder == min(losses, key=lambda folder: losses[folder])
     assert result.best.seed == read_record(result.best.folder).seed
     kept = BestRunRecord.read(tmp_path / "best.json", what="", cure="")
     assert (tmp_path / kept.folder, kept.seed, kept.why) == (result.best.folder, result.best.seed, result.best.why)
-    assert find_run(tmp_path).folder == find_run(result.best_path).folder == result.best.folder
     # The next command that is shown needs no name of a run.
-    assert result.best_path == tmp_path
+    assert result.best_path == tmp_path and find_run(tmp_path).folder == result.best.folder
 
 
-@pytest.mark.usefixtures("_untimed")
-def test_a_model_that_failed_an_audit_is_not_the_best(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("accuracies", "spoiled", "best", "why"),
+    [
+        ((0.7, 0.95, 0.8), {"baseline"}, "recurrent", ""),
+        ((0.7, 0.95, 0.8), {"baseline", "recurrent"}, "linear", ""),
+        ((0.7, 0.95, 0.8), {"baseline", "recurrent", "linear"}, "", "none is finished, passed its audits and learned"),
+        ((0.3, 0.4, 0.8), set(), "recurrent", "the only usable model"),
+        ((0.3, 0.4, 0.2), set(), "", "learned its task"),
+    ],
+)
+def test_a_model_that_failed_an_audit_or_learned_nothing_is_not_the_best(
+    accuracies: tuple[float, ...], spoiled: set[str], best: str, why: str, tmp_path: Path
+) -> None:
     MadeUp.rows = {"train": 30, "validation": 400, "test": 400}
-    MadeUp.accuracies, MadeUp.spoiled = {"linear": 0.7, "baseline": 0.95, "recurrent": 0.8}, {"baseline"}
-    assert compare(tmp_path / "one").best.model == "recurrent"
-    MadeUp.spoiled = {"baseline", "recurrent"}
-    assert compare(tmp_path / "two").best.model == "linear"
-    MadeUp.spoiled = {"baseline", "recurrent", "linear"}
-    result = compare(tmp_path / "three")
-    with pytest.raises(RunError, match="can be recommended: none is finished, passed its audits and learned"):
-        result.best
-    assert (tmp_path / "two" / "best.json").exists() and not (tmp_path / "three" / "best.json").exists()
-    assert "best:" not in repr(result) and "audit failed: demo (official): invariance.padding" in repr(result)
-
-
-@pytest.mark.usefixtures("_untimed")
-def test_the_only_model_that_learned_something_is_the_best_and_alone_none_is(tmp_path: Path) -> None:
-    MadeUp.accuracies = {"linear": 0.3, "baseline": 0.4, "recurrent": 0.8}
-    found = compare(tmp_path / "one")
-    assert found.best.model == "recurrent" and "the only usable model" in found.best.why
-    with pytest.raises(RunError, match=r"stays within 0\.001 MiB; the nearest is recurrent"):
-        compare(tmp_path / "small", max_mib=0.001).best
-    MadeUp.accuracies = {"linear": 0.3, "baseline": 0.4, "recurrent": 0.2}
-    found = compare(tmp_path / "none")
-    with pytest.raises(RunError, match="learned its task"):
-        found.best
-    assert not (tmp_path / "none" / "best.json").exists()
+    MadeUp.accuracies, MadeUp.spoiled = dict(zip(KEYS["models"], accuracies, strict=True)), spoiled
+    result = compare(tmp_path)
+    assert (tmp_path / "best.json").exists() == bool(best) == ("best:" in repr(result))
+    assert ("audit failed: demo (official): invariance.padding" in repr(result)) == bool(spoiled)
+    if best:
+        assert result.best.model == best and why in result.best.why
+        with pytest.raises(RunError, match=r"stays within 0\.001 MiB; the nearest is "):
+            compare(tmp_path, max_mib=0.001).best
+    else:
+        with pytest.raises(RunError, match=f"can be recommended: .*{why}"):
+            result.best
 
 
 def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
@@ -299,7 +273,6 @@ def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
         find_run(tmp_path)
 
 
-@pytest.mark.usefixtures("_untimed")
 def test_results_are_a_table_of_numbers_and_read_well(tmp_path: Path) -> None:
     result = compare(tmp_path, FRAME.rename(columns={"label": "<b>"}), label_column="<b>")
     table = result.table
