@@ -81,7 +81,7 @@ class Inline(Workers):
 
     def call(self, function: str, *arguments: Any, machine: Machine | None = None, **_: Any) -> Ended:
         """Calls the function."""
-        module, _, name = function.partition(":")
+        module, name = function.split(":")
         data = [] if machine is None else [StudyData(machine)]
         try:
             return Ended(0, result=getattr(importlib.import_module(module), name)(*data, *arguments))
