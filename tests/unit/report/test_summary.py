@@ -106,21 +106,19 @@ def test_a_linear_model_stands_in_every_table_of_its_data_alone(tmp_path: Path) 
     }
 
 
-def test_other_settings_are_another_model_and_a_seed_is_not(factory: RunFactory) -> None:
+def test_other_settings_are_another_model_a_seed_is_not_and_of_one_run_twice_the_latest_counts(
+    factory: RunFactory,
+) -> None:
     folders = [factory.run("recurrent", seed=seed, run_id=str(seed)) for seed in (0, 1)]
-    folders.append(factory.run("recurrent", seed=0, run_id="c", settings={"alpha": 0.25}))
-    table = one_table(folders)
+    other = factory.run("recurrent", seed=0, run_id="c", settings={"alpha": 0.25})
+    table = one_table([*folders, other])
     assert sorted(item["seeds"] for item in table["models"]) == [[0], [0, 1]]
     assert len({item["label"] for item in table["models"]}) == 2
     assert "more than one set of settings" in " ".join(table["warnings"])
-
-
-def test_of_one_seed_run_twice_the_latest_counts(factory: RunFactory) -> None:
-    late = factory.run("recurrent", 0.9, run_id="a-late", created="2026-11-21T00:00:00+00:00")
-    early = factory.run("recurrent", 0.6, run_id="b-early", created="2026-11-20T00:00:00+00:00")
-    for order in ([late, early], [early, late]):
+    early = factory.run("recurrent", 0.6, run_id="early", created="2026-11-19T00:00:00+00:00")
+    for order in ([folders[0], early], [early, folders[0]]):
         table = one_table(order)
-        assert [run["run_id"] for run in table["models"][0]["runs"]] == ["a-late"]
+        assert [run["run_id"] for run in table["models"][0]["runs"]] == ["0"]
         assert "more than once" in table["warnings"][0]
 
 

@@ -141,8 +141,9 @@ def test_an_interruption_stops_the_workers(output: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("threads", "workers", "wanted"), [(0, 4, 2), (3, 1, 3), (0, 16, 1)])
-def test_the_cores_are_shared_out(threads: int, workers: int, wanted: int) -> None:
-    assert threads_of(Machine(threads=threads), 8, workers).threads == wanted
+def test_the_cores_are_shared_out_and_a_machine_comes_back_from_json(threads: int, workers: int, wanted: int) -> None:
+    machine = threads_of(Machine(threads=threads, data_root=Path("data")), 8, workers)
+    assert machine.threads == wanted and Machine.from_json(machine.to_json()) == machine
 
 
 def test_runs_begin_in_the_plan_s_order_and_the_last_few_by_length() -> None:
