@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,10 @@ def stir(model: torch.nn.Module, seed: int = 0, spread: float = 0.3) -> None:
             parameter.copy_(values + (1.0 if "norm" in name else 0.0))
 
 
-def stirred(**shape: Any) -> RecurraForSequenceClassification:
+def stirred(*, spread: float = 0.3, **shape: Any) -> RecurraForSequenceClassification:
     """A classifier every parameter of which has a random value."""
     model = tiny_model(**shape).eval()
-    stir(model)
+    stir(model, spread=spread)
     return model
 
 
@@ -101,6 +101,23 @@ def language_model(seed: int = 0, **overrides: Any) -> RecurraForCausalLM:
     """A language model of a thousand parameters, freshly initialised."""
     torch.manual_seed(seed)
     return RecurraForCausalLM(language_config(**overrides))
+
+
+def stirred_language_model(*, spread: float = 0.3, **shape: Any) -> RecurraForCausalLM:
+    """A language model every parameter of which has a random value."""
+    model = language_model(**shape).eval()
+    stir(model, spread=spread)
+    return model
+
+
+def assert_same_gradients(
+    model: torch.nn.Module, wanted: Mapping[str, torch.Tensor] | torch.nn.Module, **near: float
+) -> None:
+    """The gradient of every parameter is that of the tensor of its name; none is zero."""
+    theirs = dict(wanted.named_parameters()) if isinstance(wanted, torch.nn.Module) else wanted
+    for name, parameter in model.named_parameters():
+        pair = [torch.zeros_like(parameter) if one.grad is None else one.grad for one in (parameter, theirs[name])]
+        torch.testing.assert_close(*pair, **near, msg=lambda text, n=name: f"gradient of {n}: {text}")
 
 
 def rows_of(lengths: list[int], vocab_size: int, seed: int = 3) -> list[list[int]]:
