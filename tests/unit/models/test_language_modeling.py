@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from references import recurrent_transformer as reference
-from tiny import laid_out, language_model, rows_of, stir
+from tiny import assert_same_gradients, laid_out, language_model, rows_of, stirred_language_model
 
 # Rotary models turn queries and keys in FP32 whatever the states' type.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -50,49 +50,30 @@ def batch(rows: list[list[int]], layout: str = "right") -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_losses_logits_and_gradients_equal_the_formulas(variant: str) -> None:
-    model = language_model(**VARIANTS[variant]).double().eval()
+    model = stirred_language_model(**VARIANTS[variant]).double()
     config = model.config
-    stir(model)
-    # Padding on the right for some and on the left for others; a row of one token predicts nothing.
-    rows = rows_of([4, 3, 1], config.vocab_size)
-    inputs = batch(rows, "left" if len(variant) % 2 == 0 else "right")
-    output = model(**inputs, output_exits=True, logits_to_keep=0)
-    output.loss.backward()
+    # A row of one token predicts nothing.
+    rows = rows_of([4, 3, 3, 1], config.vocab_size)
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
     loss = reference.language_loss(rows, weights, config)
     loss.backward()
-    torch.testing.assert_close(output.loss, loss, **TOLERANCE)
-    real = inputs["attention_mask"].bool()
-    for place, row in enumerate(rows):
-        wanted = reference.next_token_logits(row, weights, config)
-        found = [*(output.exit_logits or ()), output.logits]
-        for scores, logits in zip(wanted.values(), found, strict=True):
-            torch.testing.assert_close(logits[place][real[place]], scores.detach(), **TOLERANCE)
-    for name, weight in model.named_parameters():
-        theirs = weights[name].grad
-        ours = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        wanted_slope = torch.zeros_like(weight) if theirs is None else theirs
-        torch.testing.assert_close(ours, wanted_slope, **TOLERANCE, msg=lambda text, n=name: f"gradient of {n}: {text}")
-
-
-@pytest.mark.parametrize("variant", ["shared heads", "linear", "conv", "rotary", "stacked SwiGLU"])
-def test_packed_rows_equal_padded_ones(variant: str) -> None:
-    model = language_model(**VARIANTS[variant]).double().eval()
-    stir(model)
-    rows = rows_of([5, 5, 2, 7, 1], model.config.vocab_size)
-    flat = torch.tensor([[token for row in rows for token in row]])
-    lengths = torch.tensor([*map(len, rows)])
-    packed = model(flat, row_lengths=lengths, labels=flat, logits_to_keep=0)
-    padded = model(**batch(rows), logits_to_keep=0)
-    real = batch(rows)["attention_mask"].bool()
-    torch.testing.assert_close(packed.logits[0], padded.logits[real], **TOLERANCE)
-    torch.testing.assert_close(packed.loss, padded.loss, **TOLERANCE)
+    wanted = [list(reference.next_token_logits(row, weights, config).values()) for row in rows]
+    for layout in ("left", "right", "packed"):
+        inputs = batch(rows, layout)
+        output = model(**inputs, output_exits=True, logits_to_keep=0)
+        torch.testing.assert_close(output.loss, loss, **TOLERANCE)
+        heads = [*(output.exit_logits or ()), output.logits]
+        real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+        for number, logits in enumerate(heads):
+            torch.testing.assert_close(logits[real], torch.cat([row[number] for row in wanted]), **TOLERANCE)
+        model.zero_grad()
+        output.loss.backward()
+        assert_same_gradients(model, weights, **TOLERANCE)
 
 
 @pytest.mark.parametrize("exit_after", [1, 2, 3])
 def test_a_model_that_stops_early_says_what_that_exit_says(exit_after: int) -> None:
-    model = language_model(**CRT, heads="separate").eval()
-    stir(model)
+    model = stirred_language_model(**CRT, heads="separate")
     ids = torch.randint(0, 11, (2, 6))
     calls: list[int] = []
     model.model.core.block.register_forward_hook(lambda *_: calls.append(1))

@@ -22,11 +22,7 @@ from recurra.models.exits.rules import (
     threshold_rule_names,
 )
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
-from references import recurrent_transformer as reference
-from tiny import laid_out, rows_of, stir, tiny_model
-
-EXITS: dict[str, Any] = {"num_recurrences": 5, "exits": [1, 2, 3, 4]}
-LENGTHS = [5, 3, 5, 1, 4, 2, 6, 3]
+from tiny import laid_out, rows_of, stirred
 
 
 def spread(logits: Any) -> Any:
@@ -46,9 +42,6 @@ class SpreadRule(ThresholdRule):
 
     def bound(self, recurrence: int) -> float:
         return self.threshold
-
-    def describe(self) -> str:
-        return f"a spread of at least {self.threshold:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,25 +72,19 @@ def test_names_records_and_help_know_it() -> None:
 
 
 @pytest.mark.parametrize("layout", ["right", "packed"])
+@torch.no_grad()
 def test_it_stops_rows_as_defined_at_a_threshold_that_rows_choose(layout: str) -> None:
-    shape = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 6, "num_labels": 5, "heads": "separate", **EXITS}
-    model = tiny_model(**shape).double().eval()
-    stir(model, seed=4, spread=0.3)
-    rows = rows_of(LENGTHS, 12)
-    with torch.no_grad():
-        weights = dict(model.named_parameters())
-        by_exit = [reference.classify_exits(row, None, weights, model.config) for row in rows]
-        arrays = {number: np.stack([logits[number].numpy() for logits in by_exit]) for number in range(1, 6)}
-        threshold = float(np.median([spread(arrays[number]) for number in range(1, 5)]))
-        output = model(**laid_out(rows, layout), exit_rule=SpreadRule(threshold))
-    depths = [
-        next(number for number in range(1, 6) if number == 5 or spread(logits[number]) >= threshold)
-        for logits in by_exit
-    ]
+    model = stirred(num_recurrences=5, exits=[1, 2, 3, 4], num_labels=5, heads="separate").double()
+    inputs = laid_out(rows_of([5, 3, 5, 1, 4, 2, 6, 3], 40), layout)
+    whole = model(**inputs)
+    arrays = {at: logits.numpy() for at, logits in enumerate([*whole.exit_logits, whole.logits], start=1)}
+    threshold = float(np.median([spread(arrays[at]) for at in range(1, 5)]))
+    output = model(**inputs, exit_rule=SpreadRule(threshold))
+    depths = [next(at for at in range(1, 6) if at == 5 or spread(arrays[at][row]) >= threshold) for row in range(8)]
     assert output.exited_after.tolist() == depths == depths_under(SpreadRule(threshold), arrays).tolist()
     assert len(set(depths)) > 2
-    wanted = torch.stack([logits[depth] for logits, depth in zip(by_exit, depths, strict=True)])
-    torch.testing.assert_close(output.logits.double(), wanted, rtol=2e-5, atol=2e-6)
+    wanted = np.stack([arrays[depth][row] for row, depth in enumerate(depths)])
+    np.testing.assert_allclose(output.logits.numpy(), wanted, rtol=2e-5, atol=2e-6)
     chosen = calibrate_classifier(arrays, 0.5, kind="spread")
     assert isinstance(chosen.rule, SpreadRule) and chosen.quality >= 0.5 and chosen.mean_recurrences < 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,25 @@ import torch
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
-from tiny import stir, tiny_config, tiny_model
+from tiny import stirred, tiny_config
 
 
 @pytest.mark.parametrize("kind", ["confidence", "entropy"])
+@torch.no_grad()
 def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
-    model = tiny_model(num_recurrences=4, exits=[1, 3]).eval()
-    stir(model, spread=0.4)
+    model = stirred(num_recurrences=4, exits=[1, 3], spread=0.4)
     ids = torch.randint(1, 40, (200, 7), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        output = model(ids)
+    output = model(ids)
     logits = {1: output.exit_logits[0], 3: output.exit_logits[1], 4: output.logits}
     by_exit = {number: scores.numpy() for number, scores in logits.items()}
     depths = []
     for agreement in (1.0, 0.95, 0.8, 1e-9):
         chosen = calibrate_classifier(by_exit, agreement, kind=kind)
-        with torch.no_grad():
-            found = model(ids, exit_rule=chosen.rule)
+        found = model(ids, exit_rule=chosen.rule)
         share = float((found.logits.argmax(-1) == output.logits.argmax(-1)).double().mean())
         assert share == pytest.approx(chosen.quality) and chosen.quality >= agreement
         if chosen.rule is not None:
-            assert np.bincount(found.exited_after.numpy(), minlength=5)[[1, 3, 4]].tolist() == [
-                chosen.exit_counts[number] for number in (1, 3, 4)
-            ]
+            assert Counter(found.exited_after.tolist()) == Counter(chosen.exit_counts)
         assert chosen.plain() == {
             "rule": None if chosen.rule is None else chosen.rule.plain(),
             "quality": chosen.quality,
@@ -71,14 +68,14 @@ def agreement(rule: ExitRule | None, by_exit: dict[int, np.ndarray]) -> float:
 @pytest.mark.parametrize(
     ("kind", "draws"),
     [
-        ("confidence", 400),
+        ("confidence", 120),
         pytest.param("confidence", 1_000, marks=pytest.mark.slow),
         pytest.param("entropy", 1_000, marks=pytest.mark.slow),
     ],
 )
 def test_a_promise_is_broken_no_more_often_than_it_says(kind: str, draws: int) -> None:
     generator = np.random.default_rng(0)
-    fresh = draw(20_000, generator)
+    fresh = draw(10_000, generator)
     of_fresh = functools.lru_cache(lambda rule: agreement(rule, fresh))
     asked, broken, observed, exits = 0.95, 0, 0, 0.0
     for number in range(draws):
@@ -86,10 +83,10 @@ def test_a_promise_is_broken_no_more_often_than_it_says(kind: str, draws: int) -
         promised = calibrate_classifier(rows, asked, kind=kind, confidence=0.9)
         broken += of_fresh(promised.rule) < asked
         exits += promised.exit_counts[1] / 300 / draws
-        if number < 100:
+        if number < 60:
             observed += of_fresh(calibrate_classifier(rows, asked, kind=kind).rule) < asked
     # 10 % of the draws and three standard deviations of that; a threshold without a promise breaks it more often.
-    assert broken <= 0.1 * draws + 3 * np.sqrt(0.09 * draws) and observed > 20
+    assert broken <= 0.1 * draws + 3 * np.sqrt(0.09 * draws) and observed > 12
     assert exits > 0.1, "a promise that lets nobody leave is none"
 
 
