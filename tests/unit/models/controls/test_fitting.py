@@ -120,9 +120,9 @@ def test_answers_are_learned_by_the_cross_entropy_with_them(labels: int, indepen
 
 
 def test_the_c_of_the_lowest_loss_on_the_selection_split_is_chosen_and_the_seed_is_that_of_the_folds() -> None:
-    texts = ["good film", "bad film", "good plot", "bad plot", "dull", "fun"] * 20
-    labels = np.array([1, 0, 1, 0, 0, 1] * 20)
-    noise = np.where(np.random.default_rng(0).random(120) < 0.3, 1 - labels, labels)
+    texts = ["good film", "bad film", "good plot", "bad plot", "dull", "fun"] * 10
+    labels = np.array([1, 0, 1, 0, 0, 1] * 10)
+    noise = np.where(np.random.default_rng(0).random(60) < 0.3, 1 - labels, labels)
     assert fit_linear(texts, labels, selection=(texts, 1 - labels)).inverse_regularisation == 1
     assert fit_linear(texts, labels, selection=(texts, labels)).inverse_regularisation == 30
     first, second, again = (fit_tuned(texts, noise, seed=seed).logits(texts) for seed in (0, 1, 0))
