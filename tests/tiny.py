@@ -142,3 +142,32 @@ def cached_bytes(cache: Any) -> int:
     """Bytes of all states that a cache keeps, without what its buffers hold free for the next tokens."""
     kept = [part for layer in cache.layers if layer.is_initialized for part in (layer.keys, layer.values)]
     return sum(part.nbytes for part in (*kept, *cache.histories))
+
+
+def tiny_protocol(**values: Any) -> Any:
+    """A protocol without early stopping; tiny rows are 3 steps an epoch."""
+    from recurra.training.protocols import ProtocolConfig
+
+    settings = {"learning_rate": 5e-3, "batch_size": 16, "max_epochs": 3, "early_stopping_patience": 0}
+    return ProtocolConfig(**{"name": "test", **settings, **values})
+
+
+def train_quietly(
+    folder: Path,
+    model: Any,
+    protocol: Any,
+    train: EncodedSplit | None = None,
+    selection: EncodedSplit | None = None,
+    *,
+    seed: int = 0,
+    precision: str = "fp32",
+    **options: Any,
+) -> Any:
+    """Trains a model in a folder, on tiny rows if no others are given; returns its record."""
+    from recurra.core.progress import Reporter
+    from recurra.training.fit import train_transformer
+
+    return train_transformer(
+        model, train or tiny_split(rows=48, seed=1), selection or tiny_split(rows=32, seed=2), protocol,
+        folder=folder, seed=seed, precision=precision, reporter=Reporter(quiet=True), **options,
+    )  # fmt: skip

@@ -22,16 +22,6 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
-from tiny import tiny_model
-
-
-def draw() -> tuple[float, float, float]:
-    return random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-def plain(group: dict[str, object]) -> object:
-    """A group as JSON gives it back: tuples as lists."""
-    return json.loads(json.dumps(group))
 
 
 def test_only_marked_checkpoints_count_and_the_newest_by_number(tmp_path: Path) -> None:
@@ -41,37 +31,21 @@ def test_only_marked_checkpoints_count_and_the_newest_by_number(tmp_path: Path) 
     assert latest_checkpoint(tmp_path) is None
     mark_complete(tmp_path / "checkpoint-9", 9)
     mark_complete(tmp_path / "checkpoint-10", 10)
-    latest = latest_checkpoint(tmp_path)
-    assert latest is not None and latest.name == "checkpoint-10"
-
-
-def test_an_optimiser_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    model = tiny_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    for _ in range(3):
-        model(torch.randint(1, 40, (2, 5)), labels=torch.tensor([0, 1])).loss.backward()
-        optimizer.step()
-    save_optimizer(tmp_path / "optimizer.safetensors", optimizer.state_dict())
-    other = torch.optim.AdamW(model.parameters(), lr=5.0, fused=True)
-    other.load_state_dict(load_optimizer(tmp_path / "optimizer.safetensors"))
-    ours, theirs = optimizer.state_dict(), other.state_dict()
-    assert [plain(group) for group in ours["param_groups"]] == [plain(group) for group in theirs["param_groups"]]
-    assert ours["state"].keys() == theirs["state"].keys()
-    for index, entries in ours["state"].items():
-        assert entries.keys() == theirs["state"][index].keys()
-        for name, value in entries.items():
-            assert torch.equal(value, theirs["state"][index][name])
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(())), random.gauss(0, 1)]
+
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         random.gauss(0, 1)
         save_random_state(tmp_path, 0)
-        wanted = draw(), random.gauss(0, 1)
+        wanted = draw()
         draw()
         load_random_state(tmp_path, 0)
-        assert (draw(), random.gauss(0, 1)) == wanted
+        assert draw() == wanted
     finally:
         random.setstate(state[0])
         np.random.set_state(state[1])
@@ -98,28 +72,27 @@ def test_a_schedule_comes_back_with_its_infinities(tmp_path: Path) -> None:
 
 
 LOADS: dict[str, Callable[[Path], object]] = {
-    "optimizer.safetensors": lambda folder: load_optimizer(folder / "optimizer.safetensors"),
-    "schedule.json": lambda folder: load_schedule(folder / "schedule.json"),
-    "random-0.safetensors": lambda folder: load_random_state(folder, 0),
-    "random-0.json": lambda folder: load_random_state(folder, 0),
+    "optimizer.safetensors": load_optimizer,
+    "schedule.json": load_schedule,
+    "random-0.safetensors": lambda path: load_random_state(path.parent, 0),
+    "random-0.json": lambda path: load_random_state(path.parent, 0),
 }
 
 
 @pytest.mark.parametrize("name", LOADS)
-@pytest.mark.parametrize("damage", ["cut", "missing", "garbage"])
-def test_a_damaged_file_is_one_clear_line(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_clear_line(name: str, tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     save_optimizer(tmp_path / "optimizer.safetensors", torch.optim.AdamW([weight]).state_dict())
     save_schedule(tmp_path / "schedule.json", {"best": 1.0})
     save_random_state(tmp_path, 0)
     path = tmp_path / name
-    if damage == "missing":
+    for content in (path.read_bytes()[:8], b"\x80\x04garbage" * 9, None):
         path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:8] if damage == "cut" else b"\x80\x04garbage" * 9)
-    with pytest.raises(CheckpointError) as caught:
-        LOADS[name](tmp_path)
-    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(CheckpointError) as caught:
+            LOADS[name](path)
+        assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_resuming_with_more_processes_than_before_says_so(tmp_path: Path) -> None:

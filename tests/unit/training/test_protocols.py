@@ -58,28 +58,26 @@ def test_a_mistake_is_one_clear_line(name: str, overrides: dict[str, object], me
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "message"),
+    ("name", "key", "value", "message"),
     [
-        ("tuned", {"distillation_weight": 0.5}, "is 0.5, which changes nothing without a teacher; give teacher=FOLDER"),
-        ("tuned", {"state_weight": 0.0}, "is 0.0, which changes nothing without a teacher"),
-        ("tuned", {"distillation_temperature": 1.0}, "is 1.0, which changes nothing without a teacher"),
-        ("tuned", {"student_factor": 2.0}, "is 2.0, which changes nothing without a teacher"),
-        ("tuned", {"plateau_factor": 0.1}, "is 0.1, which changes nothing with schedule=cosine; take schedule=plateau"),
-        ("tuned", {"plateau_patience": 1}, "is 1, which changes nothing with schedule=cosine"),
-        ("paper", {"warmup_ratio": 0.1}, "is 0.1, which changes nothing with schedule=plateau; take another schedule"),
+        ("tuned", "distillation_weight", 0.5, "without a teacher; give teacher=FOLDER"),
+        ("tuned", "state_weight", 0.0, "without a teacher"),
+        ("tuned", "distillation_temperature", 1.0, "without a teacher"),
+        ("tuned", "student_factor", 2.0, "without a teacher"),
+        ("tuned", "plateau_factor", 0.1, "with schedule=cosine; take schedule=plateau"),
+        ("tuned", "plateau_patience", 1, "with schedule=cosine"),
+        ("paper", "warmup_ratio", 0.1, "with schedule=plateau; take another schedule"),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused_where_a_user_gives_it(
-    name: str, keys: dict[str, object], message: str
+    name: str, key: str, value: object, message: str
 ) -> None:
-    (key,) = keys
-    protocol = load_protocol(name, keys)
-    with pytest.raises(ConfigurationError, match=f"'{key}' {message}"):
-        protocol.refuse_unused(keys, taught=False)
-    used = protocol.model_copy(
-        update={"schedule": "plateau" if "plateau" in key else "cosine", "exit_distillation": 0.5}
-    )
-    used.refuse_unused(keys, taught=True)
+    protocol = load_protocol(name, {key: value})
+    with pytest.raises(ConfigurationError, match=f"'{key}' is {value}, which changes nothing {message}"):
+        protocol.refuse_unused({key: value}, taught=False)
+    schedule = "plateau" if "plateau" in key else "cosine"
+    used = protocol.model_copy(update={"schedule": schedule, "exit_distillation": 0.5})
+    used.refuse_unused({key: value}, taught=True)
 
 
 # Younger than the first records: name, default, another value.
@@ -104,28 +102,23 @@ LATER = {
 }
 
 
-def test_a_later_key_at_its_default_changes_no_identity() -> None:
+def test_a_later_key_at_its_default_changes_no_identity_and_with_another_value_does() -> None:
     """The hash of the papers' protocol is that of its first records, which know none of the later keys."""
-    paper = PROTOCOLS["paper"].plain()
+    paper, tuned = PROTOCOLS["paper"].plain(), PROTOCOLS["tuned"].plain()
     assert paper.keys() == ProtocolConfig.model_fields.keys() - LATER.keys()
     assert content_hash(paper) == "2ffd22a16bab2605"
-    written = {**PROTOCOLS["tuned"].plain(), **{name: default for name, (default, _) in LATER.items()}}
-    assert ProtocolConfig.parse(written).plain() == PROTOCOLS["tuned"].plain()
-
-
-@pytest.mark.parametrize("name", [name for name in LATER if not name.endswith("_learning_rate")])
-def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name: str) -> None:
-    changed = ProtocolConfig.parse({**PROTOCOLS["tuned"].plain(), name: LATER[name][1]})
-    assert changed.plain()[name] == LATER[name][1]
-    assert content_hash(changed.plain()) != content_hash(PROTOCOLS["tuned"].plain())
-    assert ProtocolConfig.parse(changed.plain()) == changed
-
-
-def test_a_dropped_key_is_read_at_its_default_alone() -> None:
-    values = PROTOCOLS["tuned"].plain()
-    assert ProtocolConfig.parse({**values, "focal_gamma": 0.0}).plain() == values
+    written = {**tuned, **{name: default for name, (default, _) in LATER.items()}}
+    assert ProtocolConfig.parse(written).plain() == tuned
+    for name, (_, other) in LATER.items():
+        if not name.endswith("_learning_rate"):
+            changed = ProtocolConfig.parse({**tuned, name: other})
+            assert changed.plain() == {**tuned, name: other}
+            assert content_hash(changed.plain()) != content_hash(tuned)
+            assert ProtocolConfig.parse(changed.plain()) == changed
+    # A dropped key is read at its default alone.
+    assert ProtocolConfig.parse({**tuned, "focal_gamma": 0.0}).plain() == tuned
     with pytest.raises(ConfigurationError, match="unknown key 'focal_gamma'"):
-        ProtocolConfig.parse({**values, "focal_gamma": 2.0})
+        ProtocolConfig.parse({**tuned, "focal_gamma": 2.0})
 
 
 def test_students_may_train_longer_than_who_teaches_them() -> None:
@@ -138,19 +131,10 @@ def test_students_may_train_longer_than_who_teaches_them() -> None:
     assert PROTOCOLS["finetune"].for_model(taught=True) == PROTOCOLS["finetune"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "name"),
-    [
-        (50, "finetune-few"),
-        (100, "finetune-few"),
-        (101, "finetune-small"),
-        (5_000, "finetune-small"),
-        (5_001, "finetune"),
-        (20_000, "finetune"),
-        (10**6, "finetune-large"),
-    ],
-)
-def test_the_number_of_rows_chooses_how_an_encoder_is_tuned(rows: int, name: str) -> None:
-    found, reason = finetuning_for(rows)
-    assert found == name and found in PROTOCOLS
-    assert f"{rows:,} training rows" in reason
+def test_the_number_of_rows_chooses_how_an_encoder_is_tuned() -> None:
+    sizes = {"few": (50, 100), "small": (101, 5_000), "": (5_001, 20_000), "large": (20_001, 10**6)}
+    for kind, numbers in sizes.items():
+        for rows in numbers:
+            name, reason = finetuning_for(rows)
+            assert name == f"finetune-{kind}".rstrip("-") and name in PROTOCOLS
+            assert f"{rows:,} training rows" in reason

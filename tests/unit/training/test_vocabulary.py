@@ -15,56 +15,42 @@ import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.progress import Reporter
 from recurra.data.batching import Collator
+from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraModel
-from recurra.training.fit import train_transformer
-from recurra.training.protocols import ProtocolConfig
 from recurra.training.vocabulary import MaskTokens, drop_tokens, reachable_vocabulary
-from tiny import tiny_model, tiny_split
+from tiny import tiny_model, tiny_protocol, tiny_split, train_quietly
+
+# As in the rows of tests: 0 pads, 1 begins, 2 ends; 3 hides.
+TOKENS = MaskTokens(mask=3, exempt=(0, 1, 2, 3))
+
+
+def with_token(split: EncodedSplit, old: int, new: int) -> EncodedSplit:
+    """The rows with another token in place of one."""
+    return replace(split, input_ids=np.where(split.input_ids == old, new, split.input_ids).astype(np.int32))
 
 
 def test_steps_on_the_narrow_table_are_those_on_the_whole_one() -> None:
     split = tiny_split(rows=16, vocab_size=40)
     # The words lie far apart in a large table, out of their order of first use.
     spread = replace(split, input_ids=(split.input_ids * 20 + 3).astype(np.int32))
-    results = []
-    for narrow in (False, True):
-        model = tiny_model(vocab_size=1000, hidden_dropout=0.0).train()
 
-        def steps(rows: object, model: torch.nn.Module = model) -> None:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-            batch = Collator(model.config.pad_token_id)(list(rows))  # type: ignore[call-overload]
-            for _ in range(3):
-                optimizer.zero_grad()
-                model(**batch).loss.backward()
-                optimizer.step()
+    def steps(model: Any, rows: Any) -> None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+        batch = Collator(model.config.pad_token_id)(list(rows))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            optimizer.step()
 
-        if narrow:
-            with reachable_vocabulary(model, [spread]) as (rows,):
-                assert model.get_input_embeddings().num_embeddings == len(np.unique(spread.input_ids)) + 1
-                steps(rows)
-        else:
-            steps(spread)
-        results.append(model.state_dict())
-        assert model.get_input_embeddings().num_embeddings == 1000
-        assert model.config.pad_token_id == 0
-    for name, weight in results[0].items():
-        torch.testing.assert_close(results[1][name], weight, rtol=1e-5, atol=1e-6)
-
-
-def test_rows_that_are_not_reached_stay_as_they_were() -> None:
-    split = tiny_split(rows=4, vocab_size=20)
-    model = tiny_model(vocab_size=1000)
-    before = model.get_input_embeddings().weight.detach().clone()
-    with reachable_vocabulary(model, [split]), torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1.0)
-    after = model.get_input_embeddings().weight
-    reached = np.unique(np.append(split.input_ids, 0))
-    rest = np.setdiff1d(np.arange(1000), reached)
-    assert torch.equal(after[rest], before[rest])
-    assert torch.equal(after[reached], before[reached] + 1.0)
+    whole, narrow = (tiny_model(vocab_size=1000, hidden_dropout=0.0).train() for _ in range(2))
+    steps(whole, spread)
+    with reachable_vocabulary(narrow, [spread]) as (rows,):
+        assert narrow.get_input_embeddings().num_embeddings == len(np.unique(spread.input_ids)) + 1
+        steps(narrow, rows)
+    assert narrow.get_input_embeddings().num_embeddings == 1000
+    assert narrow.config.pad_token_id == 0
+    torch.testing.assert_close(narrow.state_dict(), whole.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_table_that_is_almost_all_reached_is_left_alone() -> None:
@@ -73,15 +59,6 @@ def test_a_table_that_is_almost_all_reached_is_left_alone() -> None:
     with reachable_vocabulary(model, [split]) as (rows,):
         assert rows is split
         assert model.get_input_embeddings() is table
-
-
-# As in the rows of tests: 0 pads, 1 begins, 2 ends; 3 hides.
-TOKENS = MaskTokens(mask=3, exempt=(0, 1, 2, 3))
-
-
-def protocol(token_dropout: float) -> ProtocolConfig:
-    settings = {"learning_rate": 1e-2, "batch_size": 16, "max_epochs": 1, "early_stopping_patience": 0}
-    return ProtocolConfig(name="test", token_dropout=token_dropout, **settings)
 
 
 def test_special_tokens_and_padding_are_never_hidden() -> None:
@@ -96,48 +73,33 @@ def test_special_tokens_and_padding_are_never_hidden() -> None:
     assert float(changed.sum() / (~special).sum()) == pytest.approx(0.9, abs=0.02)
 
 
-def watch_inputs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, torch.Tensor]]:
-    """Keeps what the network is given, and whether it was training."""
-    seen: list[tuple[bool, torch.Tensor]] = []
+def test_training_hides_tokens_and_evaluation_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the network is given, by whether it was training.
+    seen: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     forward = RecurraModel.forward
 
     def watched(self: RecurraModel, input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        seen.append((self.training, input_ids.clone()))
+        seen[self.training].append(input_ids.flatten())
         return forward(self, input_ids, *arguments, **keywords)
 
     monkeypatch.setattr(RecurraModel, "forward", watched)
-    return seen
-
-
-def test_training_hides_tokens_and_evaluation_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = watch_inputs(monkeypatch)
-    train = tiny_split(rows=64, seed=1)
-    train = replace(train, input_ids=np.where(train.input_ids == 3, 4, train.input_ids).astype(np.int32))
-    train_transformer(
-        tiny_model(), train, train, protocol(0.5),
-        folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True), mask_tokens=TOKENS,
-    )  # fmt: skip
-    trained = torch.cat([ids.flatten() for training, ids in seen if training])
-    evaluated = torch.cat([ids.flatten() for training, ids in seen if not training])
+    train = with_token(tiny_split(rows=64, seed=1), 3, 4)
+    chosen = tiny_protocol(max_epochs=1, token_dropout=0.5)
+    train_quietly(tmp_path, tiny_model(), chosen, train, train, mask_tokens=TOKENS)
+    trained, evaluated = (torch.cat(seen[training]) for training in (True, False))
     assert 0.4 < float((trained[trained > 2] == 3).float().mean()) < 0.6
     assert not (evaluated == 3).any()
-    rows = len(train)
     for token in (1, 2):
-        assert int((trained == token).sum()) == int((evaluated == token).sum()) == rows
+        assert int((trained == token).sum()) == int((evaluated == token).sum()) == len(train)
 
 
 @pytest.mark.parametrize("vocab_size", [60, 1000], ids=["whole table", "narrowed table"])
 def test_a_word_that_training_lacks_reads_as_the_mask(vocab_size: int, tmp_path: Path) -> None:
     model = tiny_model(vocab_size=vocab_size)
     train = tiny_split(rows=64, seed=1, vocab_size=50)
-    selection = tiny_split(rows=32, seed=2, vocab_size=50)
-    lacking = replace(
-        selection, input_ids=np.where(selection.input_ids == 30, 55, selection.input_ids).astype(np.int32)
-    )
-    record = train_transformer(
-        model, train, lacking, protocol(0.2),
-        folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True), mask_tokens=TOKENS,
-    )  # fmt: skip
+    lacking = with_token(tiny_split(rows=32, seed=2, vocab_size=50), 30, 55)
+    chosen = tiny_protocol(learning_rate=1e-2, max_epochs=1, token_dropout=0.2)
+    record = train_quietly(tmp_path, model, chosen, train, lacking, mask_tokens=TOKENS)
     table = model.cpu().eval().get_input_embeddings().weight
     seen = np.union1d(train.input_ids, TOKENS.exempt)
     unseen = np.setdiff1d(np.arange(vocab_size), seen)
@@ -147,7 +109,7 @@ def test_a_word_that_training_lacks_reads_as_the_mask(vocab_size: int, tmp_path:
     assert torch.equal(table[0], torch.zeros_like(table[0]))
     right = [
         int(model(torch.tensor(row["input_ids"][None].astype("int64"))).logits.argmax()) == row["labels"]
-        for row in (lacking[index] for index in range(len(lacking)))
+        for row in lacking.__getitems__(range(32))
     ]
     assert np.mean(right) == pytest.approx(record.history[0].validation_accuracy)
 
