@@ -92,6 +92,13 @@ LANGUAGE_SHAPE: dict[str, Any] = {
 }  # fmt: skip
 
 
+# What makes a plain stack of it.
+STACKED: dict[str, Any] = {
+    "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "norm": "rms", "norm_placement": "pre",
+    "position": "rotary", "num_recurrences": 1, "num_core_layers": 2, "exits": [], "recurrence_embedding": False,
+}  # fmt: skip
+
+
 def language_config(**overrides: Any) -> RecurraConfig:
     """A CRT-Deep of a thousand parameters."""
     return preset("crt-deep", **{**LANGUAGE_SHAPE, **overrides})

@@ -31,12 +31,6 @@ def test_padding_and_other_rows_are_not_read_and_a_row_without_tokens_gives_zero
     assert torch.equal(pool(packed[:, :3], pooling, None, None), WANTED[pooling][:1])
 
 
-def test_the_gradient_goes_to_the_largest_alone() -> None:
-    states = torch.tensor([ROWS[0]], requires_grad=True)
-    pool(states, "max", None, None).sum().backward()
-    assert states.grad.tolist() == [[[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]]
-
-
 def problem(positions: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     dice = torch.Generator().manual_seed(positions)
     states = torch.randn(positions, 5, generator=dice, dtype=torch.float64).to(dtype).requires_grad_()

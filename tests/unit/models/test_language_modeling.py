@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from references import recurrent_transformer as reference
-from tiny import assert_same_gradients, laid_out, language_model, rows_of, stirred_language_model
+from tiny import STACKED, assert_same_gradients, laid_out, language_model, rows_of, stirred_language_model
 
 # Rotary models turn queries and keys in FP32 whatever the states' type.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -34,11 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain embedding, normed": {"embedding_cycles": 0, "embedding_size": None, "embedding_norm": True},
     "no loop encoding": {"recurrence_embedding": False},
     "two layers, injection, scale": {"num_core_layers": 2, "input_injection": "concat", "learned_residual_scale": True},
-    "stacked SwiGLU": {
-        "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "norm": "rms", "norm_placement": "pre",
-        "position": "rotary", "num_recurrences": 1, "num_core_layers": 2, "final_norm": True, "exits": [],
-        "recurrence_embedding": False, "heads": "tied",
-    },
+    "stacked SwiGLU": {**STACKED, "final_norm": True, "heads": "tied"},
     "SwiGLU, post-norm": {"feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0},
 }  # fmt: skip
 
@@ -94,13 +90,3 @@ def test_logits_are_given_where_they_are_asked_for() -> None:
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([0, 3])).logits, full[:, [0, 3]])
     assert model(ids, labels=ids).logits is None
     assert model(ids, labels=ids, logits_to_keep=0).logits.shape == (2, 6, 11)
-
-
-def test_the_number_of_items_divides_the_sum() -> None:
-    """Micro-batches of different lengths, each divided by all their tokens, add up to the mean of all."""
-    model = language_model(**CRT).double().eval()
-    rows = rows_of([6, 5, 2, 2], 11)
-    together = model(**batch(rows)).loss
-    count = torch.tensor(sum(len(row) - 1 for row in rows))
-    apart = sum(model(**batch(part), num_items_in_batch=count).loss for part in (rows[:1], rows[1:]))
-    torch.testing.assert_close(apart, together)

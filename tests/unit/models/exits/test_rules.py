@@ -20,7 +20,6 @@ from recurra.models.exits.rules import (
     confidence,
     entropy,
     make_rule,
-    mean_of_rows,
     read_rule,
 )
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
@@ -131,13 +130,6 @@ def test_both_are_those_of_the_probabilities_in_either_library(library: Any, cla
         found = measure(library(scores.tolist()))
         np.testing.assert_allclose(np.asarray(found).ravel(), [wanted(row) for row in shares], rtol=1e-4, atol=1e-6)
         assert found.shape == (6, 4)
-
-
-def test_means_are_of_the_counted_positions() -> None:
-    values = torch.tensor([[1.0, 2.0, 6.0]])
-    assert mean_of_rows(values, None).tolist() == [3.0]
-    assert mean_of_rows(values, torch.tensor([[True, False, True]])).tolist() == [3.5]
-    assert mean_of_rows(values[0], None).tolist() == [1.0, 2.0, 6.0]
 
 
 @pytest.mark.parametrize("kind", ["confidence", "entropy"])
