@@ -252,7 +252,7 @@ def by_recurrence(row: list[int], weights: dict[str, Tensor], config: Any) -> li
     """The label's logits and the halting logit of one row after each recurrence, by the formulas."""
     every = reference.hidden_states(row, None, weights, config, every=True)
     pooled = [reference.read_of(states, config.pooling) for states in every.values()]
-    return [tuple(reference.affine(each, weights, name) for name in ("classifier", "halt")) for each in pooled]  # type: ignore[misc]
+    return [tuple(reference.affine(each, weights, name) for name in ("classifier", "halt")) for each in pooled]
 
 
 @pytest.mark.parametrize("variant", HALTING)
