@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "coda": {"num_recurrences": 3, "num_coda_layers": 1, "pooling": "last", "final_norm": True},
     "stacked": {"num_recurrences": 1, "residual_scale": 0.0},
 }
-COUNTED = {"num_recurrences": 4, "tokens_without_recurrence": 2}
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +62,30 @@ def between(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_trace_is_what_each_recurrence_says(folders: dict[str, Path], name: str) -> None:
-    folder, shape = folders[name], SHAPES[name]
-    most = shape["num_recurrences"]
-    ours, theirs = (made(folder).trace(MIXED) for made in (on_onnx, on_torch))
-    places = [*shape["exits"], most] if "exits" in shape else list(range(1, most + 1))
-    for trace in (ours, theirs):
+def test_a_trace_is_what_each_recurrence_says(
+    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, exits, most = folders[name], SHAPES[name].get("exits", []), SHAPES[name]["num_recurrences"]
+    places = [*exits, most] if exits else list(range(1, most + 1))
+    for made, tolerance in ((on_onnx, 1e-5), (on_torch, 0.0)):
+        classifier = made(folder)
+        trace, logits = classifier.trace(MIXED), classifier.logits(MIXED)
         assert list(trace.after) == places and trace.stops_after is None and len(trace) == len(MIXED)
         assert trace.own_heads == (name not in ("plain", "coda"))
         assert trace.probabilities.shape == (len(MIXED), len(places), 2)
-        np.testing.assert_allclose(trace.probabilities.sum(-1), 1)
-    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(ours.probabilities[:, -1], on_torch(folder).predict_proba(MIXED), rtol=1e-3, atol=1e-4)
-    if not ours.own_heads:
+        np.testing.assert_allclose(trace.probabilities[:, -1], softmax(logits), rtol=1e-3, atol=1e-4)
+        # The scores of all heads are computed at once.
+        with monkeypatch.context() as patch:
+            if exits:
+                patch.delattr(type(classifier.engine), "logits")
+            by_head = classifier.exit_logits(clean_texts(MIXED))
+        assert list(by_head) == [*exits, most]
+        np.testing.assert_allclose(by_head[most], logits, rtol=tolerance, atol=tolerance)
+        assert classifier.trace([]).probabilities.shape == (0, len(places), 2)
+    assert classifier.exit_logits([])[most].shape == (0, 2)
+    ours = on_onnx(folder).trace(MIXED).probabilities
+    np.testing.assert_allclose(ours, trace.probabilities, rtol=1e-3, atol=1e-4)
+    if not trace.own_heads:
         # The reference: a model of fewer recurrences with the same weights.
         for index, number in enumerate(places):
             model = load_classifier_model(folder / "model")
@@ -85,7 +94,7 @@ def test_a_trace_is_what_each_recurrence_says(folders: dict[str, Path], name: st
             engine.model = model.eval()  # type: ignore[attr-defined]
             with torch.inference_mode():
                 wanted = softmax(engine.logits(clean_texts(MIXED), 4))
-            np.testing.assert_allclose(ours.probabilities[:, index], wanted, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(ours[:, index], wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_a_trace_says_where_the_rule_in_force_stops(folders: dict[str, Path]) -> None:
@@ -112,83 +121,46 @@ def test_a_trace_says_where_the_rule_in_force_stops(folders: dict[str, Path]) ->
         np.testing.assert_allclose(classifier.predict_proba(MIXED), trace.probabilities[:, 1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_scores_of_all_heads_are_computed_at_once(
-    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts, exits = clean_texts(MIXED), SHAPES[name].get("exits", [])
-    for made, tolerance in ((on_onnx, 1e-5), (on_torch, 0.0)):
-        classifier = made(folders[name])
-        expected = classifier.logits(texts, clean=False)
-        with monkeypatch.context() as patch:
-            if exits:
-                patch.delattr(type(classifier.engine), "logits")
-            by_head = classifier.exit_logits(texts)
-        assert list(by_head) == [*exits, SHAPES[name]["num_recurrences"]]
-        np.testing.assert_allclose(by_head[max(by_head)], expected, rtol=tolerance, atol=tolerance)
-    assert on_torch(folders[name]).exit_logits([])[SHAPES[name]["num_recurrences"]].shape == (0, 2)
-
-
 def test_half_precision_fills_batches_and_gives_the_rows_asked_for(folders: dict[str, Path]) -> None:
-    exact, rough = (on_torch(folders["exits"], precision=name).trace(MIXED) for name in ("fp32", "bf16"))
-    assert rough.probabilities.shape == exact.probabilities.shape
-    assert np.abs(rough.probabilities - exact.probabilities).mean() < 0.02
-    early = on_torch(folders["exits"], precision="bf16").classify(MIXED, rule=FixedExit(3))
-    assert early.exited_after is not None and early.exited_after.tolist() == [3] * len(MIXED)
-
-
-def test_no_texts_give_nothing(folders: dict[str, Path]) -> None:
-    for made in (on_onnx, on_torch):
-        classifier = made(folders["exits"])
-        assert classifier.trace([]).probabilities.shape == (0, 3, 2)
-        early = classifier.classify([], rule=FixedExit(1))
-        assert early.probabilities.shape == (0, 2) and early.exited_after is not None
-        assert (len(early.exited_after), early.exited_after.dtype) == (0, np.int64)
+    exact, rough = (on_torch(folders["exits"], precision=name) for name in ("fp32", "bf16"))
+    differences = rough.trace(MIXED).probabilities - exact.trace(MIXED).probabilities
+    assert np.abs(differences).mean() < 0.02
+    for classifier in (rough, on_onnx(folders["exits"])):
+        for texts in (MIXED, []):
+            early = classifier.classify(texts, rule=FixedExit(3))
+            assert early.probabilities.shape == (len(texts), 2) and early.exited_after is not None
+            assert (early.exited_after.tolist(), early.exited_after.dtype) == ([3] * len(texts), np.int64)
 
 
 def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:
-    write_classifier(tmp_path, TEXTS, **COUNTED)
+    write_classifier(tmp_path, TEXTS, num_recurrences=4, tokens_without_recurrence=2)
 
     class Flat(Engine):
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
 
     none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
-    for made in (on_onnx, on_torch):
-        cases: list[tuple[Classifier, Any, str]] = [
-            (made(folders["exits"]), None, "no exit rule is given and this model has none"),
-            (made(folders["exits"], calibration=none), None, "no threshold kept 0.999 of the labels"),
-            (
-                made(folders["exits"]),
-                FixedExit(2),
-                "there is no head after recurrence 2; allowed for this model: 1, 3, 4",
-            ),
-            (made(folders["exits"]), EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
-            (made(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),
-            (Classifier(Flat(), LABELS), ConfidenceRule(), "an exit rule needs a Transformer"),
-            (on_torch(tmp_path), FixedExit(4), "sets the recurrences of each text itself"),
-        ]
-        for classifier, rule, line in cases:
-            with pytest.raises(ConfigurationError, match=line) as caught:
-                classifier.stop_early(rule)
-            assert "\n" not in str(caught.value)
+    exits, unknown = on_onnx(folders["exits"]), "there is no head after recurrence 2; allowed for this model: 1, 3, 4"
+    cases: list[tuple[Classifier, Any, str]] = [
+        (exits, None, "no exit rule is given and this model has none"),
+        (on_onnx(folders["exits"], calibration=none), None, "no threshold kept 0.999 of the labels"),
+        (exits, FixedExit(2), unknown),
+        (on_torch(folders["exits"]), FixedExit(2), unknown),
+        (exits, EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
+        (on_torch(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),
+        (Classifier(Flat(), LABELS), ConfidenceRule(), "an exit rule needs a Transformer"),
+        (on_torch(tmp_path), FixedExit(4), "sets the recurrences of each text itself"),
+    ]
+    for classifier, rule, line in cases:
+        with pytest.raises(ConfigurationError, match=line) as caught:
+            classifier.stop_early(rule)
+        assert "\n" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="a trace needs a Transformer"):
         Classifier(Flat(), LABELS).trace(TEXTS)
     with pytest.raises(TypeError, match="give a list of texts"):
-        on_onnx(folders["exits"]).trace("a text")
+        exits.trace("a text")
     with pytest.raises(DataError, match="lone surrogate"):
-        on_onnx(folders["exits"]).trace(["a \ud800"])
-
-
-def test_a_calibration_is_plain_json() -> None:
-    rule = ConfidenceRule.constant(0.9)
-    record = CalibrationRecord(
-        exits=[1], asked=0.99, source="the validation split", rows=200, rule=rule.plain(), agreement=0.995,
-        taken={1: 150, 2: 50},
-    )  # fmt: skip
-    assert CalibrationRecord.model_validate(json.loads(json.dumps(record.plain()))) == record
-    assert record.exit_rule == rule
-    with pytest.raises(ConfigurationError, match="unknown exit rule 'coin'"):
-        CalibrationRecord.parse({**record.plain(), "rule": {"rule": "coin"}})
-    with pytest.raises(ConfigurationError, match="exits"):
-        CalibrationRecord.parse({**record.plain(), "exits": []})
+        exits.trace(["a \ud800"])
+    for key, value, line in (("rule", {"rule": "coin"}, "unknown exit rule 'coin'"), ("exits", [], "exits")):
+        with pytest.raises(ConfigurationError, match=line):
+            CalibrationRecord.parse({**none.plain(), key: value})

@@ -62,13 +62,27 @@ def plain_loop(folder: Path) -> tuple[np.ndarray[Any, Any], int]:
 def test_logits_are_the_mean_over_windows_alone_and_in_any_batch(folder: Path, kind: str) -> None:
     wanted, most = plain_loop(folder)
     assert most == MOST
-    together = classifier(folder, kind).logits(MIXED)
-    np.testing.assert_allclose(together, wanted, rtol=1e-4, atol=1e-4)
-    alone = np.concatenate([classifier(folder, kind).logits([text]) for text in MIXED[-5:]])
+    model = classifier(folder, kind)
+    np.testing.assert_allclose(model.logits(MIXED), wanted, rtol=1e-4, atol=1e-4)
+    alone = np.concatenate([model.logits([text]) for text in MIXED[-5:]])
     np.testing.assert_allclose(alone, wanted[-5:], rtol=1e-4, atol=1e-4)
     backwards = classifier(folder, kind, batch_size=2).logits(MIXED[::-1])
     np.testing.assert_allclose(backwards[::-1], wanted, rtol=1e-4, atol=1e-4)
-    assert classifier(folder, kind).logits([]).shape == (0, 2)
+    assert model.logits([]).shape == (0, 2)
+    trace = model.trace(MIXED)
+    assert trace.after == (1, 2) and len(trace) == len(MIXED)
+    np.testing.assert_allclose(trace.probabilities[:, -1], model.predict_proba(MIXED), rtol=1e-3, atol=1e-4)
+    rule = ConfidenceRule.constant(0.6)
+    asked = (model.stop_early, lambda: model.stop_early(rule), lambda: model.classify(TEXTS, rule=rule))
+    for ask in asked:
+        with pytest.raises(ConfigurationError, match="reads a text in up to 5 and pools their scores; leave the rule"):
+            ask()
+    if kind == "torch":
+        # A smaller vocabulary keeps the pieces of every window.
+        texts = clean_texts(MIXED)
+        smaller = trim(model.engine, texts, None)  # type: ignore[arg-type]
+        assert smaller.windows == MOST
+        np.testing.assert_allclose(smaller.logits(texts, 8), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
@@ -89,28 +103,3 @@ def test_what_is_behind_the_part_that_is_read_counts_for_nothing(folder: Path, k
     # What is read whole is explained whole, marks that are no letters of their own included.
     assert all(model.most_read(text) is None for text, is_cut in zip(texts, cut, strict=True) if not is_cut)
     assert model.logits([f"{text} bad" for text in read]) == pytest.approx(logits[cut], abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["torch", "onnx"])
-def test_a_trace_is_pooled_and_exit_rules_are_refused(folder: Path, kind: str) -> None:
-    model = classifier(folder, kind)
-    trace = model.trace(MIXED)
-    assert trace.after == (1, 2) and len(trace) == len(MIXED)
-    np.testing.assert_allclose(trace.probabilities[:, -1], model.predict_proba(MIXED), rtol=1e-3, atol=1e-4)
-    rule = ConfidenceRule.constant(0.6)
-    asked = (
-        model.stop_early,
-        lambda: model.stop_early(rule),
-        lambda: model.classify(TEXTS, rule=rule),
-    )
-    for ask in asked:
-        with pytest.raises(ConfigurationError, match="reads a text in up to 5 and pools their scores; leave the rule"):
-            ask()
-
-
-def test_a_smaller_vocabulary_keeps_the_pieces_of_every_window(folder: Path) -> None:
-    engine = load_engine(folder / "model", precision="fp32", max_length=LENGTH, windows=MOST)
-    texts = clean_texts(MIXED)
-    smaller = trim(engine, texts, None)  # type: ignore[arg-type]
-    assert smaller.windows == MOST
-    np.testing.assert_allclose(smaller.logits(texts, 8), engine.logits(texts, 8), rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ from recurra import Classifier
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
 from recurra.core.sealed import describe_file
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, write_manifest
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, read_manifest, write_manifest
 from recurra.tasks.classification.task import TASK
 from reviews import review_rows
 
@@ -40,7 +40,9 @@ def test_fp32_gives_torchs_results_in_the_order_of_the_texts(run: Path, exports:
     assert check.label_agreement == 1 and 0 <= check.largest_logit_difference < 1e-4
 
 
-def test_int8_loses_at_most_half_a_point(run: Path, exports: dict[str, Any]) -> None:
+def test_int8_loses_at_most_half_a_point_or_is_not_written(
+    run: Path, exports: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, manifest = exports["int8"]
     lost = manifest.check.lost_points
     assert lost is not None and lost <= 0.5
@@ -48,13 +50,17 @@ def test_int8_loses_at_most_half_a_point(run: Path, exports: dict[str, Any]) -> 
     ours, theirs = TASK.evaluate(folder, {}, None), TASK.evaluate(run, {}, None)
     assert ours.plain["metrics"]["accuracy"] >= theirs.plain["metrics"]["accuracy"] - 0.005
     assert "weights stored in int8, computed in int8 by onnxruntime on cpu" in ours.parts[-1]
-
-
-def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
-    folder, _ = exports["int8"]
     with pytest.raises(ConfigurationError, match="is an ONNX export and computes in int8, not in bf16"):
         Classifier.open(folder, precision="bf16")
     assert Classifier.open(folder, precision="int8", threads=1).predict(TEXTS[:1]).shape == (1,)
+
+    def nothing_left(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(weight.shape, dtype=np.int8), np.ones((len(weight), 1), dtype=np.float32)
+
+    monkeypatch.setattr("recurra.deployment.onnx.graph.quantise_rows", nothing_left)
+    with pytest.raises(AuditError, match=r"the int8 export .*nothing was written; export in"):
+        export_run(run, tmp_path / "out", ExportOptions("onnx", "int8"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_threads_do_not_disturb_each_other(exports: dict[str, Any]) -> None:
@@ -82,58 +88,39 @@ def test_a_missing_package_names_what_installs_it(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_the_runtime_cannot_read_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:
+def resealed(folder: Path, **values: Any) -> None:
+    """Writes the manifest again on purpose, for the files that are there."""
+    files = {path.name: describe_file(path) for path in folder.iterdir() if path.name != "export.json"}
+    write_manifest(folder, read_manifest(folder).model_copy(update={"files": files, **values}))
+
+
+FOREIGN = [
+    *[("tokenizer.json", text) for text in ('{"version": ', '{"version": 3}', "[]", "")],
+    *[("config.json", text) for text in ('{"exits": ', "[1]", '{"exits": 3}', '{"exits": ["a"]}', "{" * 5000)],
+    ("config.json", '{"exits": [9], "num_recurrences": 2}'),
+]
+
+
+def test_a_foreign_file_in_a_sealed_export_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
-    path = folder / "model.onnx"
-    path.write_bytes(path.read_bytes()[:5000])
+    for name, text in FOREIGN:
+        right = (folder / name).read_bytes()
+        (folder / name).write_text(text)
+        resealed(folder)
+        with pytest.raises(CheckpointError, match="export the run again") as caught:
+            Classifier.from_export(folder)
+        assert "\n" not in str(caught.value)
+        (folder / name).write_bytes(right)
+    # A length that the model was not made for.
+    resealed(folder, max_length=400)
+    with pytest.raises(
+        CheckpointError, match=r"ONNX Runtime cannot compute the export .*export the run again"
+    ) as caught:
+        Classifier.from_export(folder).logits(["good film " * 300, "bad"])
+    assert "\n" not in str(caught.value)
+    (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:5000])
     with pytest.raises(CheckpointError, match="truncated or changed"):
         Classifier.from_export(folder)
-    manifest = read_export(exports["fp32"][0])
-    write_manifest(folder, manifest.model_copy(update={"files": {**manifest.files, path.name: describe_file(path)}}))
+    resealed(folder)
     with pytest.raises(CheckpointError, match="cannot be read by ONNX Runtime"):
         Classifier.from_export(folder)
-
-
-def test_a_length_that_the_model_was_not_made_for_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
-    manifest = read_export(folder)
-    write_manifest(folder, manifest.model_copy(update={"max_length": 400}))
-    with pytest.raises(CheckpointError, match="ONNX Runtime cannot compute the export") as caught:
-        Classifier.from_export(folder).logits(["good film " * 300, "bad"])
-    assert "\n" not in str(caught.value) and "export the run again" in str(caught.value)
-
-
-BESIDE = {
-    "tokenizer.json": ['{"version": ', '{"version": 3}', "[]", ""],
-    "config.json": [
-        '{"exits": ', "[1]", '{"exits": 3}', '{"exits": ["a"]}', '{"exits": [9], "num_recurrences": 2}', "{" * 5000,
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BESIDE.items() for text in texts])
-def test_a_foreign_file_beside_the_model_is_one_line(
-    name: str, text: str, exports: dict[str, Any], tmp_path: Path
-) -> None:
-    """Also in an export that was sealed again on purpose."""
-    folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
-    (folder / name).write_text(text)
-    manifest = read_export(exports["fp32"][0])
-    write_manifest(
-        folder, manifest.model_copy(update={"files": {**manifest.files, name: describe_file(folder / name)}})
-    )
-    with pytest.raises(CheckpointError, match="export the run again") as caught:
-        Classifier.from_export(folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_int8_export_that_loses_more_is_not_written(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing_left(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(weight.shape, dtype=np.int8), np.ones((len(weight), 1), dtype=np.float32)
-
-    monkeypatch.setattr("recurra.deployment.onnx.graph.quantise_rows", nothing_left)
-    with pytest.raises(AuditError, match=r"the int8 export .*nothing was written; export in"):
-        export_run(run, tmp_path / "out", ExportOptions("onnx", "int8"))
-    assert list(tmp_path.iterdir()) == []
