@@ -7,10 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError, StorageError
@@ -23,6 +25,7 @@ from recurra.deployment.prediction.files import (
     SUFFIXES,
     LineWriter,
     PredictedRows,
+    PredictionCounts,
     check_output,
     line_writer,
     open_writer,
@@ -40,8 +43,11 @@ def rows(start: int, stop: int) -> PredictedRows:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix: str) -> None:
+def test_rows_come_back_in_order_with_what_was_predicted_or_what_was_there_stays(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
+    with open_writer(path, OneLabel(NAMES)):
+        pass
+    assert read_rows(path) == []
     with open_writer(path, OneLabel(NAMES)) as writer:
         writer.write(rows(0, 2))
         writer.write(rows(2, 5))
@@ -54,39 +60,24 @@ def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix:
         assert float(row["probability"]) == pytest.approx(probabilities.max(), abs=1e-6)
         each = row.get("probabilities") or {name: row[f"probability_{name}"] for name in NAMES}
         assert [float(each[name]) for name in NAMES] == pytest.approx(probabilities, abs=1e-6)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_no_rows_are_a_valid_file(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"p{suffix}"
-    with open_writer(path, OneLabel(NAMES)):
-        pass
-    assert read_rows(path) == []
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_was_there_stays_if_writing_breaks_off(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"p{suffix}"
-    path.write_text("old")
+    before = path.read_bytes()
     with pytest.raises(KeyError), open_writer(path, OneLabel(NAMES)) as writer:
         writer.write(rows(0, 2))
         raise KeyError
-    assert path.read_text() == "old"
+    assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"unknown extension '\.cvs' \(did you mean '\.csv'"):
         check_output(tmp_path / "p.cvs")
-    source = tmp_path / "r.csv"
-    source.write_text("text\nx\n")
-    link = tmp_path / "link.csv"
+    source, link = tmp_path / "r.csv", tmp_path / "link.csv"
+    source.touch()
     link.symlink_to(source)
     with pytest.raises(StorageError, match="the input itself"):
         check_output(link, source)
-    check_output(tmp_path / "other.csv", source)
-    check_output(tmp_path / "other.csv", "-")
+    for other in (source, "-"):
+        check_output(tmp_path / "other.csv", other)
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(StorageError, match="is a folder"):
         check_output(tmp_path / "folder.csv")
@@ -122,22 +113,29 @@ class LengthEngine(Engine):
         return np.stack([-lengths, lengths - 4], axis=1)
 
 
-class Collected:
-    """Rows as a writer gets them."""
-
-    def __init__(self) -> None:
-        self.rows: list[PredictedRows] = []
-
-    def write(self, rows: PredictedRows) -> None:
-        self.rows.append(rows)
-
-
-def chunk(texts: Sequence[str]) -> TextRows:
-    return TextRows(list(texts), [])
+DECISION = OneLabel(["short", "long"])
 
 
 def classifier() -> Classifier:
     return Classifier(LengthEngine(), ["short", "long"])
+
+
+def written(
+    by: Classifier, chunks: Sequence[Sequence[str]], **options: Any
+) -> tuple[list[PredictedRows], PredictionCounts]:
+    """What a writer gets, and the counts."""
+    parts: list[PredictedRows] = []
+    writer: Any = SimpleNamespace(write=parts.append)
+    return parts, write_stream(by, [TextRows(list(texts), []) for texts in chunks], writer, **options)
+
+
+def document(by: Classifier, chunks: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], PredictionCounts]:
+    """Rows of the JSON document, written to a terminal of an old encoding, and the counts."""
+    stream = io.BytesIO()
+    terminal = io.TextIOWrapper(stream, "latin-1", errors="backslashreplace", write_through=True)
+    with line_writer(terminal, by.decision, by.computation, as_json=True) as writer:
+        counts = write_stream(by, [TextRows(list(texts), []) for texts in chunks], writer)
+    return json.loads(stream.getvalue())["predictions"], counts
 
 
 CHUNK = st.lists(st.text(max_size=8), min_size=1, max_size=12)
@@ -145,10 +143,7 @@ CHUNK = st.lists(st.text(max_size=8), min_size=1, max_size=12)
 
 @given(CHUNK, st.integers(1, 5))
 def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
-    chunks = [chunk(texts[start : start + size]) for start in range(0, len(texts), size)]
-    writer = Collected()
-    write_stream(classifier(), chunks, writer)
-    parts = writer.rows
+    parts, _ = written(classifier(), [texts[start : start + size] for start in range(0, len(texts), size)])
     assert [text for part in parts for text in part.texts] == texts
     together = np.concatenate([part.probabilities for part in parts])
     np.testing.assert_array_equal(together, classifier().predict_proba(texts))
@@ -156,53 +151,37 @@ def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
 
 @given(CHUNK)
 def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]) -> None:
-    writer, steps = Collected(), list[int]()
-    others = ["", " ", "<br />", "a long text"]
-    counts = write_stream(classifier(), [chunk(texts), chunk(others)], writer, advance=steps.append)
+    steps, others = list[int](), ["", " ", "<br />", "a long text"]
+    parts, counts = written(classifier(), [texts, others], advance=steps.append)
     assert counts.rows == len(texts) + 4 == sum(steps) == sum(counts.labels.values())
     assert counts.empty == 3 + clean_texts(texts).count("")
-    assert [list(part.texts) for part in writer.rows] == [texts, others]
+    assert [list(part.texts) for part in parts] == [texts, others]
 
 
 @given(st.lists(CHUNK, max_size=3))
+@example([["naïve \U0001f600"]])
 def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
-    stream = io.StringIO()
-    with line_writer(stream, OneLabel(["short", "long"]), LengthEngine.computation, as_json=True) as writer:
-        write_stream(classifier(), map(chunk, chunks), writer)
-    found = json.loads(stream.getvalue())["predictions"]
+    found, _ = document(classifier(), chunks)
     assert [row["text"] for row in found] == [text for texts in chunks for text in texts]
     for row in found:
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["label"]]
 
 
-def test_the_json_document_can_be_read_from_any_terminal() -> None:
-    written = io.BytesIO()
-    stream = io.TextIOWrapper(written, "latin-1", errors="backslashreplace", write_through=True)
-    with line_writer(stream, OneLabel(["short", "long"]), LengthEngine.computation, as_json=True) as writer:
-        write_stream(classifier(), [chunk(["naïve \U0001f600"])], writer)
-    assert json.loads(written.getvalue())["predictions"][0]["text"] == "naïve \U0001f600"
-
-
 def test_a_line_a_row_whatever_the_text() -> None:
     stream = io.StringIO()
-    write_stream(classifier(), [chunk(["one\ntwo\tthree", ""])], LineWriter(stream, OneLabel(["short", "long"])))
+    write_stream(classifier(), [TextRows(["one\ntwo\tthree", ""], [])], LineWriter(stream, DECISION))
     assert stream.getvalue() == "long\t1.0000\tone two three\nshort\t0.9820\t\n"
 
 
 @given(CHUNK, st.floats(0.5, 1))
 def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list[str], least: float) -> None:
     found = classifier().predict_proba(texts)
-    stream = io.StringIO()
     doubting = classifier()
     doubting.decision = doubting.decision.abstaining_below(least)
-    with line_writer(stream, doubting.decision, doubting.computation, as_json=True) as writer:
-        counts = write_stream(doubting, [chunk(texts)], writer)
-    rows = json.loads(stream.getvalue())["predictions"]
+    rows, counts = document(doubting, [texts])
     expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]
     assert [row["label"] for row in rows] == expected
     assert [row["abstained"] for row in rows] == [label is None for label in expected]
-    assert (counts.abstained, counts.labels) == (
-        expected.count(None),
-        Counter(label for label in expected if label is not None),
-    )
+    said = Counter(label for label in expected if label is not None)
+    assert (counts.abstained, counts.labels) == (expected.count(None), said)
     assert [row["probability"] for row in rows] == pytest.approx(found.max(axis=1), abs=1e-6)

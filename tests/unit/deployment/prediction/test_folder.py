@@ -19,8 +19,7 @@ import pytest
 
 from interrupted import FOLDER_MOMENTS, fork_server, in_a_process, predict_folder
 from recurra import Classifier
-from recurra.cli.main import main
-from recurra.core.errors import RunError, StorageError
+from recurra.core.errors import ConfigurationError, RunError, StorageError
 from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
 from recurra.deployment.prediction.folder import FolderJob, FolderResult, predict_on_node, predict_on_ray
@@ -59,33 +58,30 @@ def predict(run: Path, inputs: Path, output: Path, **options: Any) -> FolderResu
     return module.predict_folder(FolderJob(run, inputs, output, **options), Reporter(quiet=True))
 
 
-def rows_of(output: Path) -> dict[str, list[str]]:
-    """The texts of each input as they stand in the predictions."""
+def column(output: Path, name: str) -> dict[str, list[str]]:
+    """A column of the predictions of each input."""
     paths = (path for path in output.rglob("*.parquet") if not path.name.startswith("."))
     return {
-        path.relative_to(output).as_posix().removesuffix(".parquet"): pq.read_table(path).column("text").to_pylist()
+        path.relative_to(output).as_posix().removesuffix(".parquet"): pq.read_table(path).column(name).to_pylist()
         for path in paths
     }
 
 
-def test_every_row_of_every_file_comes_out_in_its_place(run: Path, inputs: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    result = predict(run, inputs, output)
-    assert rows_of(output) == WANTED
-    classifier = Classifier.open(run)
-    for name, texts in WANTED.items():
-        labels = pq.read_table(output / f"{name}.parquet").column("label").to_pylist()
-        assert labels == classifier.predict(texts).tolist()
-    plain = result.plain()
-    assert (plain["made"], plain["skipped"], plain["rows"], plain["empty"], plain["failures"]) == (5, 0, 43, 1, [])
-    assert sum(plain["labels"].values()) == 43
+def rows_of(output: Path) -> dict[str, list[str]]:
+    """The texts of each input as they stand in the predictions."""
+    return column(output, "text")
 
 
-def test_a_second_start_makes_only_what_is_missing_or_was_changed(
+def test_every_row_comes_out_in_its_place_and_a_second_start_makes_only_what_is_missing_or_was_changed(
     run: Path, inputs: Path, tmp_path: Path, command: Command
 ) -> None:
     output = tmp_path / "out"
-    predict(run, inputs, output)
+    plain = predict(run, inputs, output).plain()
+    assert rows_of(output) == WANTED
+    classifier = Classifier.open(run)
+    assert column(output, "label") == {name: classifier.predict(texts).tolist() for name, texts in WANTED.items()}
+    assert (plain["made"], plain["skipped"], plain["rows"], plain["empty"], plain["failures"]) == (5, 0, 43, 1, [])
+    assert sum(plain["labels"].values()) == 43
     before = snapshot(output)
     said = command("predict", run, "--input", inputs, "--output", output).err
     assert "skipped 5 files that are predicted already: a.csv, a.jsonl, b.txt, c.parquet, deep/a.jsonl\n" in said
@@ -98,48 +94,40 @@ def test_a_second_start_makes_only_what_is_missing_or_was_changed(
     assert rows_of(output) == {**WANTED, "deep/a.jsonl": ["GREAT", ""], "e.txt": ["new"]}
 
 
-def test_a_broken_file_does_not_stop_the_others(run: Path, inputs: Path, tmp_path: Path, command: Command) -> None:
+def test_a_broken_file_does_not_stop_the_others_and_an_encoding_holds_for_it(
+    run: Path, inputs: Path, tmp_path: Path, command: Command
+) -> None:
     (inputs / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n', encoding="utf-8")
     (inputs / "cut.parquet").write_bytes((inputs / "c.parquet").read_bytes()[:-20])
+    texts = ["caf\u00e9 lovely", "na\u00efve plot"]
+    (inputs / "old.txt").write_text("\n".join(texts) + "\n", encoding="cp1252")
     output = tmp_path / "out"
     words = ["predict", run, "--input", inputs, "--output", output, "--json"]
     said = command(*words, code=1)
     assert said.json["made"] == 5
-    assert [line.partition(":")[0] for line in said.json["failures"]] == ["broken.jsonl", "cut.parquet"]
+    assert [line.partition(":")[0] for line in said.json["failures"]] == ["broken.jsonl", "cut.parquet", "old.txt"]
     assert "error: failed: broken.jsonl: " in said.err and "failed: cut.parquet: " in said.err
-    assert "line 2, column" in said.err
+    assert "line 2, column" in said.err and "name its encoding, for example --encoding cp1252" in said.err
     err = command(*words, "--quiet", code=1).err
-    assert err.startswith("error: failed: broken.jsonl: ") and err.count("\n") == 1 and "(and 1 more files)" in err
+    assert err.startswith("error: failed: broken.jsonl: ") and err.count("\n") == 1 and "(and 2 more files)" in err
     assert rows_of(output) == WANTED and not list(output.glob(".*"))
     (inputs / "broken.jsonl").unlink()
     (inputs / "cut.parquet").unlink()
-    assert command(*words).json["skipped"] == 5
+    assert command(*words, "--encoding", "cp1252").json["skipped"] == 5
+    assert rows_of(output) == {**WANTED, "old.txt": texts}
 
 
-def test_an_encoding_holds_for_the_files_that_failed_without_it(
-    run: Path, inputs: Path, tmp_path: Path, command: Command
-) -> None:
-    texts = ["caf\u00e9 lovely", "na\u00efve plot"]
-    (inputs / "old.txt").write_text("\n".join(texts) + "\n", encoding="cp1252")
-    words = ["predict", run, "--input", inputs, "--output", tmp_path / "out"]
-    assert "name its encoding, for example --encoding cp1252" in command(*words, code=1).err
-    assert "skipped 5 files" in command(*words, "--encoding", "cp1252").err
-    assert rows_of(tmp_path / "out") == {**WANTED, "old.txt": texts}
-
-
-@pytest.mark.parametrize("part_format", ["csv", "tsv"])
 def test_formulas_are_escaped_in_the_parts_of_a_folder(
-    part_format: str, run: Path, tmp_path: Path, command: Command, refused: Callable[..., str]
+    run: Path, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("=1+1\ngreat\n", encoding="utf-8")
     words = ["predict", run, "--input", tmp_path / "in", "--output", tmp_path / "out"]
-    assert "is for .csv and .tsv files; the output is of a folder parquet (--part-format)" in refused(
-        *words, "--escape-formulas"
-    )
-    words += ["--part-format", part_format]
+    said = refused(*words, "--escape-formulas")
+    assert "is for .csv and .tsv files; the output is of a folder parquet (--part-format)" in said
+    words += ["--part-format", "tsv"]
     command(*words, "--escape-formulas")
-    assert [row["text"] for row in read_rows(tmp_path / "out" / f"a.txt.{part_format}")] == ["'=1+1", "great"]
+    assert [row["text"] for row in read_rows(tmp_path / "out" / "a.txt.tsv")] == ["'=1+1", "great"]
     assert "skipped 1 files" in command(*words, "--escape-formulas").err
     assert "was begun with --escape-formulas given, not left out" in refused(*words)
 
@@ -162,8 +150,7 @@ def test_two_processes_on_one_folder_leave_whole_files(run: Path, inputs: Path, 
     for number in range(10):
         (inputs / f"more-{number}.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     output = tmp_path / "out"
-    arguments = (run, inputs, output, "")
-    processes = [fork_server().Process(target=predict_folder, args=arguments) for _ in range(2)]
+    processes = [fork_server().Process(target=predict_folder, args=(run, inputs, output, "")) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -186,25 +173,21 @@ def test_an_input_that_changes_under_way_is_no_result(
     assert "was changed while it was read" in outcome.failures[0] and not job.output_of("b.txt").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["a b.csv", "ü\u00a0☃.csv", "line\nfeed.csv", "-rf.csv", "'\"$(x).csv", "x" * 200 + ".csv"]
-)
-def test_names_of_any_kind(name: str, run: Path, tmp_path: Path, command: Command) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / name).write_text("text\nawful\n", encoding="utf-8")
-    (tmp_path / "in" / f"broken {name}").write_text("no\n", encoding="utf-8")
-    said = command("predict", run, "--input", tmp_path / "in", "--output", tmp_path / "out", "--quiet", code=1)
-    assert said.err.count("\n") == 1
-    assert rows_of(tmp_path / "out") == {name: ["awful"]}
-
-
-def test_names_that_cannot_be_are_one_line(run: Path, inputs: Path, tmp_path: Path, command: Command) -> None:
-    words = ["predict", run, "--input", inputs, "--output", tmp_path / "out", "--quiet"]
-    (inputs / ("x" * 245 + ".csv")).write_text("text\nawful\n", encoding="utf-8")
-    err = command(*words, code=1).err
-    assert "File name too long" in err and err.count("\n") == 1
-    Path(os.fsdecode(bytes(inputs / "half") + b"\xff.csv")).write_text("text\nawful\n", encoding="utf-8")
-    err = command(*words, code=2).err
+def test_names_of_any_kind_and_those_that_cannot_be_are_one_line(run: Path, tmp_path: Path, command: Command) -> None:
+    names = ["a b.csv", "ü\u00a0☃.csv", "line\nfeed.csv", "-rf.csv", "'\"$(x).csv", "x" * 200 + ".csv"]
+    folder, words = tmp_path / "in", ["predict", run, "--input", tmp_path / "in", "--output", tmp_path / "out"]
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("text\nawful\n", encoding="utf-8")
+        (folder / f"broken {name}").write_text("no\n", encoding="utf-8")
+    (folder / ("y" * 245 + ".csv")).write_text("text\nawful\n", encoding="utf-8")
+    said = command(*words, "--json", code=1)
+    assert rows_of(tmp_path / "out") == {name: ["awful"] for name in names}
+    failures = said.json["failures"]
+    assert len(failures) == len(names) + 1 and not any("\n" in line for line in failures)
+    assert "File name too long" in failures[-1]
+    Path(os.fsdecode(bytes(folder / "half") + b"\xff.csv")).write_text("text\nawful\n", encoding="utf-8")
+    err = command(*words, "--quiet", code=2).err
     assert "has a name that is not UTF-8; rename it" in err and err.count("\n") == 1
 
 
@@ -236,39 +219,20 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
         assert "choose another --output" in wrong(*options)
 
 
-@pytest.mark.parametrize(
-    ("precision", "engine", "said"),
-    [
-        ("bf17", "local", "unknown precision"),
-        ("bf17", "ray", "unknown precision"),
-        ("fp16", "local", "needs an accelerator"),
-    ],
-)
 def test_a_precision_that_cannot_be_begins_no_folder(
-    precision: str, engine: str, said: str, run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]
+    run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "model" / LINEAR_NAME).unlink()  # as of a Transformer
     command = ("predict", tmp_path / "run", "--input", inputs, "--output", tmp_path / "out")
-    assert said in refused(*command, "--precision", precision, "--engine", engine)
+    for engine in ("local", "ray"):
+        assert "unknown precision" in refused(*command, "--precision", "bf17", "--engine", engine)
+    assert "needs an accelerator" in refused(*command, "--precision", "fp16")
     assert not (tmp_path / "out").exists()
 
 
-def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    predict(run, inputs, output)
-    other = train_linear(tmp_path, rows=120)
-    before = snapshot(output)
-    assert main(["predict", str(other), "--input", str(inputs), "--output", str(output)]) == 2
-    assert snapshot(output) == before
-
-
 class LostError(Exception):
-    """What Ray raises for a task whose worker died."""
-
-
-class BrokenError(LostError):
-    """What it raises when something else is wrong."""
+    """What Ray raises for a task whose worker died; a KeyError stands for what else it raises."""
 
 
 class Cluster:
@@ -277,7 +241,7 @@ class Cluster:
     def __init__(self, *lost: str) -> None:
         self.lost = list(lost)
         self.begun: list[str] = []
-        self.exceptions = SimpleNamespace(RayError=LostError, RayTaskError=BrokenError, RaySystemError=BrokenError)
+        self.exceptions = SimpleNamespace(RayError=LostError, RayTaskError=KeyError, RaySystemError=KeyError)
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 2}
@@ -296,7 +260,7 @@ class Cluster:
     def get(self, reference: Any) -> dict[str, Any]:
         name = reference.args[1][0]
         if self.lost and self.lost[0] in (name, "cluster"):
-            raise BrokenError if self.lost.pop(0) == "cluster" else LostError
+            raise KeyError if self.lost.pop(0) == "cluster" else LostError
         result: dict[str, Any] = reference()
         return result
 
@@ -319,24 +283,24 @@ def test_what_was_lost_is_begun_again_until_it_kills_its_worker_each_time(job: F
     result = on_ray(job, cluster, retries=2)
     assert cluster.begun == ["a.txt", "b.txt", "c.txt", "b.txt", "b.txt"]
     assert result.failures == ["b.txt: its worker died each time; see Ray's logs"] and result.made == 2
+    # When Ray itself fails, what is done stays.
+    with pytest.raises(RunError, match=r"the Ray cluster failed \(KeyError\); finished files are kept:"):
+        on_ray(job, Cluster("cluster"))
     again = on_ray(job, Cluster("b"))
     assert (again.rows, again.failures, again.skipped) == (1, [], ["a.txt", "c.txt"])
 
 
-def test_when_ray_itself_fails_what_is_done_stays(job: FolderJob) -> None:
-    with pytest.raises(RunError, match=r"the Ray cluster failed \(BrokenError\); finished files are kept:"):
-        on_ray(job, Cluster("b", "cluster"))
-    again = on_ray(job, Cluster())
-    assert (again.made, again.skipped) == (2, ["a.txt"])
-
-
-def test_a_node_that_sees_something_else_does_nothing(job: FolderJob, tmp_path: Path) -> None:
+def test_predictions_of_another_model_are_left_alone_and_so_by_a_node_that_sees_one(
+    job: FolderJob, tmp_path: Path
+) -> None:
     job.check(begin=True)
     elsewhere = replace(job, output=tmp_path / "elsewhere")
     other = replace(job, model=train_linear(tmp_path, rows=120))
+    with pytest.raises(ConfigurationError, match="holds predictions of another model"):
+        module.predict_folder(other, Reporter(quiet=True))
     for seen, reason in ((elsewhere, "cannot be read"), (other, "predictions of another model")):
         outcome = predict_on_node(seen, "a.txt", 1)
         assert "all nodes must see the same model" in str(outcome) and reason in str(outcome)
-        assert not seen.output_of("a.txt").exists()
         with pytest.raises(StorageError, match=reason):
             list(predict_on_ray(seen, ["a.txt"], ray=Cluster(), reporter=Reporter(quiet=True)))
+        assert not seen.output_of("a.txt").exists()
