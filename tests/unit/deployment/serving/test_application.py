@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from recurra.deployment.serving.limits import ApiKeys, Rate, ServerLimits
 from recurra.deployment.serving.observation import EventLog
 
 KEY = "0123456789abcdef-key"
-BEARER = {"authorization": f"Bearer {KEY}"}
 PATHS = ("/", "/v1/classify", "/v1/models", "/health/live", "/health/ready", "/metrics", "/openapi.json")
 
 
@@ -34,17 +33,13 @@ class Answer:
     messages: list[Message]
 
     @property
-    def starts(self) -> list[Message]:
-        return [message for message in self.messages if message["type"] == "http.response.start"]
-
-    @property
     def status(self) -> int:
-        (start,) = self.starts
+        (start,) = (message for message in self.messages if message["type"] == "http.response.start")
         return int(start["status"])
 
     @property
     def headers(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.starts[0]["headers"]}
+        return {name.decode(): value.decode() for name, value in self.messages[0]["headers"]}
 
     @property
     def body(self) -> bytes:
@@ -56,17 +51,18 @@ class Answer:
         return found
 
 
-@dataclass
+async def fine(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
 class Guarded:
     """A door, its log and its metrics, before routes that answer as a test wants."""
 
-    act: Callable[[Scope, Receive, Send], Any]
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, act: Callable[[Scope, Receive, Send], Any] = fine, **options: Any) -> None:
         self.log = io.StringIO()
-        self.application = Application([], log=EventLog(self.log), **self.options)
-        self.application.router = self.act
+        self.application = Application([], **{"limits": ServerLimits(), **options}, log=EventLog(self.log))
+        self.application.router = act
         self.metrics = self.application.metrics
 
     def ask(self, path: str, method: str = "GET", client: str = "192.0.2.1", **headers: str) -> Answer:
@@ -91,46 +87,32 @@ class Guarded:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-async def fine(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 204, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_of_ours_is_told_without_what_it_says_but_not_in_an_answer_that_has_begun(*, begun: bool) -> None:
+    async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError("my-secret")
 
-
-async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
-    raise ZeroDivisionError("my-secret")
-
-
-async def breaks_in_the_middle(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    raise ZeroDivisionError("my-secret")
-
-
-def test_an_error_of_ours_is_told_without_what_it_says() -> None:
     guarded = Guarded(breaks)
     answer = guarded.ask("/v1/models")
-    number = answer.headers["x-request-id"]
-    assert (answer.status, answer.error["code"]) == (500, "failed")
-    assert answer.error["message"] == f"the server failed; its log says why under {number}"
+    status = 200 if begun else 500
     failure, request = guarded.events
+    number = request["request_id"]
     assert (failure["level"], failure["event"], failure["error"]) == ("error", "request", "ZeroDivisionError")
-    assert failure["request_id"] == request["request_id"] == number
-    assert (request["status"], request["refused"]) == (500, "failed")
+    assert failure["request_id"] == number and answer.status == request["status"] == status
     assert "my-secret" not in guarded.log.getvalue() and b"my-secret" not in answer.body
-    assert guarded.counted("recurra_refused_total", code="failed") == 1
-    assert guarded.counted("recurra_requests_total", path="/v1/models", method="GET", status="500") == 1
-    document = describe(ServerLimits(), ["a"], with_key=False)
-    for operations in document["paths"].values():
+    assert guarded.counted("recurra_refused_total", code="failed") == (not begun)
+    assert guarded.counted("recurra_requests_total", path="/v1/models", method="GET", status=str(status)) == 1
+    if begun:
+        assert answer.body == b"" and "refused" not in request
+        return
+    assert answer.headers["x-request-id"] == number and request["refused"] == "failed"
+    said = {"code": "failed", "message": f"the server failed; its log says why under {number}"}
+    assert answer.error == said
+    for operations in describe(ServerLimits(), ["a"], with_key=False)["paths"].values():
         for operation in operations.values():
             assert "X-Request-ID" in operation["responses"]["500"]["description"]
-
-
-def test_an_answer_that_has_begun_gets_no_second_beginning() -> None:
-    guarded = Guarded(breaks_in_the_middle)
-    answer = guarded.ask("/")
-    assert answer.status == 200 and answer.body == b""
-    failure, request = guarded.events
-    assert failure["error"] == "ZeroDivisionError" and request["status"] == 200 and "refused" not in request
-    assert guarded.counted("recurra_refused_total", code="failed") == 0
 
 
 def test_every_answer_is_numbered_counted_and_timed() -> None:
@@ -140,8 +122,7 @@ def test_every_answer_is_numbered_counted_and_timed() -> None:
         await fine(scope, receive, send)
 
     guarded = Guarded(slow)
-    answers = [guarded.ask("/health/live", "HEAD") for _ in range(3)]
-    numbers = [answer.headers["x-request-id"] for answer in answers]
+    numbers = [guarded.ask("/health/live", "HEAD").headers["x-request-id"] for _ in range(3)]
     assert len(set(numbers)) == 3 and all(number.isalnum() and len(number) == 16 for number in numbers)
     for event, number in zip(guarded.events, numbers, strict=True):
         assert 30 <= event.pop("ms") < 5000
@@ -155,9 +136,9 @@ def test_every_answer_is_numbered_counted_and_timed() -> None:
     assert 0.09 <= guarded.counted("recurra_request_seconds_sum", path="/health/live") < 15
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "named"),
-    [
+def test_only_names_of_ours_are_counted_and_logged() -> None:
+    guarded = Guarded()
+    for path, method, named in [
         *[(path, "GET", (path, "GET")) for path in PATHS],
         ("/v1/models/my-secret", "DELETE", ("/v1/models/{name}", "DELETE")),
         ("/my-secret", "PUT", ("other", "PUT")),
@@ -166,20 +147,16 @@ def test_every_answer_is_numbered_counted_and_timed() -> None:
         ("/", "MY-SECRET", ("/", "other")),
         ("/", "HEAD", ("/", "HEAD")),
         ("/v1/classify", "POST", ("/v1/classify", "POST")),
-    ],
-)
-def test_only_names_of_ours_are_counted_and_logged(path: str, method: str, named: tuple[str, str]) -> None:
-    guarded = Guarded(fine)
-    assert guarded.ask(path, method).status == 204
-    (event,) = guarded.events
-    assert (event["path"], event["method"]) == named
-    assert guarded.counted("recurra_requests_total", path=named[0], method=named[1], status="204") == 1
+    ]:
+        assert guarded.ask(path, method).status == 204
+        assert (guarded.events[-1]["path"], guarded.events[-1]["method"]) == named
+        assert guarded.counted("recurra_requests_total", path=named[0], method=named[1], status="204") == 1
     assert b"my-secret" not in guarded.metrics.page().lower()
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/models/a", "/v1", "/none"])
 def test_a_key_opens_what_is_guarded(path: str) -> None:
-    guarded = Guarded(fine, {"keys": ApiKeys([KEY])})
+    guarded = Guarded(keys=ApiKeys([KEY]))
     closed = path.startswith("/v1") or path == "/metrics"
     for wrong in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": KEY[:-1]}):
         answer = guarded.ask(path, **wrong)
@@ -187,24 +164,22 @@ def test_a_key_opens_what_is_guarded(path: str) -> None:
         if closed:
             assert (answer.error["code"], answer.headers["www-authenticate"]) == ("no_key", "Bearer")
             assert "Authorization: Bearer KEY" in answer.error["message"]
-    assert guarded.ask(path, **BEARER).status == guarded.ask(path, **{"x-api-key": KEY}).status == 204
+    for right in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
+        assert guarded.ask(path, **right).status == 204
     assert guarded.counted("recurra_refused_total", code="no_key") == (3 if closed else 0)
 
 
 def test_who_asks_too_often_waits_and_nobody_else_does() -> None:
-    guarded = Guarded(fine, {"keys": ApiKeys([KEY]), "limits": ServerLimits(rate=Rate(2, 3600))})
+    guarded = Guarded(keys=ApiKeys([KEY]), limits=ServerLimits(rate=Rate(2, 3600)))
     assert [guarded.ask("/").status for _ in range(3)] == [204, 204, 429]
     refused = guarded.ask("/v1/models")
     # A wrong key counts as the address that it comes from.
     assert (refused.status, refused.error["code"]) == (429, "rate_limited")
-    assert (
-        0 < int(refused.headers["retry-after"]) <= 3600
-        and "more than 2 requests in 3,600 s" in refused.error["message"]
-    )
-    assert [guarded.ask("/v1/models", **BEARER).status for _ in range(3)] == [204, 204, 429]
-    assert guarded.ask("/", client="192.0.2.2").status == 204
-    assert guarded.ask("/", client="2001:db8::1").status == guarded.ask("/", client="2001:db8::2").status == 204
-    assert guarded.ask("/", client="2001:db8::3").status == 429
+    assert 0 < int(refused.headers["retry-after"]) <= 3600
+    assert "more than 2 requests in 3,600 s" in refused.error["message"]
+    assert [guarded.ask("/v1/models", **{"x-api-key": KEY}).status for _ in range(3)] == [204, 204, 429]
+    clients = ("192.0.2.2", "2001:db8::1", "2001:db8::2", "2001:db8::3")
+    assert [guarded.ask("/", client=client).status for client in clients] == [204, 204, 204, 429]
     # Who watches the server is never turned away.
     assert {guarded.ask("/health/live").status for _ in range(5)} == {204}
     assert guarded.counted("recurra_refused_total", code="rate_limited") == 4
@@ -228,19 +203,15 @@ def test_no_example_leaves_its_string_and_the_policy_names_the_script(examples: 
     assert headers["Cache-Control"] == "no-cache"
 
 
-def test_six_texts_of_a_file_are_offered_and_neither_empty_lines_nor_a_heading(tmp_path: Path) -> None:
+def test_six_texts_of_a_file_are_offered_and_no_more_of_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "examples.txt"
     path.write_text("\ufeffone\n\n  two \n" + "x" * 5000 + "\n" + "more\n" * 9, encoding="utf-8")
     assert read_examples(path) == ["one", "two", "x" * 1000, "more", "more", "more"]
-    path = tmp_path / "examples.csv"
-    path.write_text('label,text\ngood,"one, two"\nbad,\n' + "good,three\n" * 9, encoding="utf-8")
-    assert read_examples(path) == ["one, two", *["three"] * 5]
-
-
-def test_no_more_of_a_huge_file_is_read_than_can_be_offered(tmp_path: Path) -> None:
-    path = tmp_path / "examples.txt"
     path.write_bytes(b"y" * 2**21 + b"\nlate\n\xff")
     assert read_examples(path) == ["y" * 1000]
     lines = [f"{number}\u2028{'y' * 20_000}" for number in range(7)]
     path.write_text("\n".join(lines), encoding="utf-8")
     assert read_examples(path) == [line[:1000] for line in lines[:6]]
+    path = tmp_path / "examples.csv"
+    path.write_text('label,text\ngood,"one, two"\nbad,\n' + "good,three\n" * 9, encoding="utf-8")
+    assert read_examples(path) == ["one, two", *["three"] * 5]

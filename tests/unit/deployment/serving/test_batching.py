@@ -6,8 +6,9 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,34 +22,37 @@ from recurra.deployment.serving.models import Batcher
 from served import mark, slow_model
 
 
-def expected(texts: list[str]) -> np.ndarray:
-    return softmax(np.array([[mark(text), 0.0] for text in texts], dtype=np.float32))
-
-
-class PanicException(BaseException):
-    pass
-
-
 class Bench:
     """A batcher on a slow model, and what it did."""
 
     def __init__(self, *, workers: int = 1, **limits: object) -> None:
         model, self.engine = slow_model()
         self.failures: list[BaseException] = []
-        classifier = model.classifier
-        ask = partial(answer, classifier)
+        ask = partial(answer, model.classifier)
         self.batcher = Batcher("slow", ask, ServerLimits(**limits), workers=workers, failed=self.failures.append)
         self.batcher.start()
 
-    def hold(self) -> object:
+    def ask(self, *texts: str, **options: bool) -> Future[Any]:
+        return self.batcher.submit(list(texts), Extras(), **options)
+
+    def refused(self, *texts: str) -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            self.ask(*texts)
+        return caught.value
+
+    def hold(self) -> None:
         """Makes the thread busy with one text; what comes now waits."""
-        future = self.batcher.submit(["first"], Extras())
+        self.ask("first")
         assert self.engine.begun.acquire(timeout=20)
-        return future
 
     def end(self) -> None:
         self.engine.open.set()
         self.batcher.stop()
+
+
+def assert_own(future: Future[Any], *texts: str) -> None:
+    wanted = softmax(np.array([[mark(text), 0.0] for text in texts], dtype=np.float32))
+    np.testing.assert_array_equal(future.result(20).answers.probabilities, wanted)
 
 
 @pytest.fixture
@@ -112,51 +116,47 @@ def test_everyone_gets_their_own_and_what_is_asked_differently_is_not_computed_t
 
 def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
     bench = make(alone=True, workers=3, max_wait_s=60.0)
-    futures = [bench.batcher.submit([f"text {number}"], Extras()) for number in range(7)]
+    futures = [bench.ask(f"text {number}") for number in range(7)]
     for _ in range(3):
         assert bench.engine.begun.acquire(timeout=20)
     assert not bench.engine.begun.acquire(timeout=0.1) and bench.batcher.waiting_texts == 4
     bench.engine.open.set()
     for number, future in enumerate(futures):
-        np.testing.assert_array_equal(future.result(20).answers.probabilities, expected([f"text {number}"]))
+        assert_own(future, f"text {number}")
     # What is being computed is counted down again, by each of them.
     bench.end()
     assert (bench.batcher.waiting_texts, bench.batcher._computing_texts) == (0, 0)
     assert not any(thread.is_alive() for thread in bench.batcher._threads)
 
 
-def test_workers_share_the_wait(make) -> None:
-    bench = make(alone=True, workers=2, max_wait_s=3.0)
-    bench.batcher._seconds_a_text = 1.5
-    for text in ("a", "b", "c", "d"):
-        bench.batcher.submit([text], Extras())
-    with pytest.raises(Refusal) as caught:
-        for _ in range(3):
-            bench.batcher.submit(["e"], Extras())
-    assert caught.value.headers == {"Retry-After": "4"}
-
-
-def test_the_queue_has_an_end(make) -> None:
+def test_the_queue_has_an_end_and_workers_share_the_wait(make) -> None:
     bench = make(max_waiting_texts=5)
     bench.hold()
-    futures = [bench.batcher.submit(["a", "b"], Extras()) for _ in range(2)]
+    futures = [bench.ask("a", "b") for _ in range(2)]
     for _ in range(50):
-        with pytest.raises(Refusal) as caught:
-            bench.batcher.submit(["c", "d"], Extras())
-    assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
-    futures.append(bench.batcher.submit(["e"], Extras()))
+        refused = bench.refused("c", "d")
+    assert (refused.status, refused.headers) == (429, {"Retry-After": "1"})
+    futures.append(bench.ask("e"))
     assert bench.batcher.waiting_texts == 5
     # What belongs to a request that was let in is let in too.
-    futures.append(bench.batcher.submit(["f", "g"], Extras(), admitted=True))
+    futures.append(bench.ask("f", "g", admitted=True))
     bench.engine.open.set()
     assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1, 2]
-    assert bench.batcher.submit(["c", "d"], Extras()).result(20).answers.probabilities.shape == (2, 2)
+    assert bench.ask("c", "d").result(20).answers.probabilities.shape == (2, 2)
+    busy = make(alone=True, workers=2, max_wait_s=3.0)
+    busy.batcher._seconds_a_text = 1.5
+    for text in "abcd":
+        busy.ask(text)
+    with pytest.raises(Refusal) as caught:
+        for _ in range(3):
+            busy.ask("e")
+    assert caught.value.headers == {"Retry-After": "4"}
 
 
 def test_what_nobody_waits_for_is_not_computed(make) -> None:
     bench = make(timeout_s=0.05)
     bench.hold()
-    cancelled, late = bench.batcher.submit(["cancelled"], Extras()), bench.batcher.submit(["late"], Extras())
+    cancelled, late = bench.ask("cancelled"), bench.ask("late")
     assert cancelled.cancel()
     time.sleep(0.1)
     bench.engine.open.set()
@@ -164,21 +164,21 @@ def test_what_nobody_waits_for_is_not_computed(make) -> None:
         late.result(20)
     with pytest.raises(CancelledError):
         cancelled.result(20)
-    assert bench.batcher.submit(["next"], Extras()).result(20)
+    assert bench.ask("next").result(20)
     assert bench.engine.batches == [["first"], ["next"]]
 
 
-@pytest.mark.parametrize("error", [ValueError, PanicException])
+@pytest.mark.parametrize("error", [ValueError, type("PanicException", (BaseException,), {})])
 def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseException]) -> None:
     bench = make(batch_texts=8)
     bench.engine.error = error
     bench.hold()
-    futures = [bench.batcher.submit(texts, Extras()) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
+    first, spoiled, last = bench.ask("a"), bench.ask("b", "spoil"), bench.ask("c", "d")
     bench.engine.open.set()
-    np.testing.assert_array_equal(futures[0].result(20).answers.probabilities, expected(["a"]))
-    np.testing.assert_array_equal(futures[2].result(20).answers.probabilities, expected(["c", "d"]))
+    assert_own(first, "a")
+    assert_own(last, "c", "d")
     with pytest.raises(Refusal) as caught:
-        futures[1].result(20)
+        spoiled.result(20)
     assert caught.value.status == 500 and "spoil" not in caught.value.message
     assert [type(error) for error in bench.failures] == [error]
     assert bench.batcher.ready
@@ -187,33 +187,28 @@ def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseExc
 def test_the_end_finishes_what_was_accepted(make) -> None:
     bench = make(batch_texts=1)
     bench.hold()
-    futures = [bench.batcher.submit([f"text {number}"], Extras()) for number in range(5)]
+    futures = [bench.ask(f"text {number}") for number in range(5)]
     ending = threading.Thread(target=bench.batcher.stop)
     ending.start()
     while bench.batcher.ready:
         time.sleep(0.001)
-    with pytest.raises(Refusal) as caught:
-        bench.batcher.submit(["too late"], Extras())
-    assert caught.value.status == 503
+    assert bench.refused("too late").status == 503
     bench.engine.open.set()
     assert [future.result(20).batch_texts for future in futures] == [1] * 5
     ending.join(20)
     assert not ending.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("extras", "seen"),
-    [(Extras(exits=True), [1, 1]), (Extras(exits=True, exit_after=1), None), (Extras(exits=True, occluded=True), None)],
-)
-def test_where_a_request_says_that_texts_stop_is_no_finding_of_a_rule(extras: Extras, seen: list[int] | None) -> None:
+def test_where_a_request_says_that_texts_stop_is_no_finding_of_a_rule() -> None:
     observed: list[object] = []
     batcher = Batcher(
         "model",
-        lambda texts, _: Classified(expected(texts), np.ones(len(texts), dtype=np.int64)),
+        lambda texts, _: Classified(np.ones((len(texts), 1)), np.ones(len(texts), dtype=np.int64)),
         ServerLimits(),
         observe=lambda _, __, after: observed.append(after),
     )
     batcher.start()
-    batcher.submit(["a", "b"], extras).result(20)
+    for extras in (Extras(exits=True), Extras(exits=True, exit_after=1), Extras(exits=True, occluded=True)):
+        batcher.submit(["a", "b"], extras).result(20)
     batcher.stop()
-    assert observed == [seen]
+    assert observed == [[1, 1], None, None]
