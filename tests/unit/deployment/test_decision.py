@@ -1,9 +1,6 @@
 """The decisions that a model's scores stand for."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,15 +12,12 @@ from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_the_sigmoid_is_that_of_an_independent_library(kind: type) -> None:
-    scores: npt.NDArray[np.floating[Any]] = np.linspace(-40, 40, 2001).astype(kind)
-    np.testing.assert_allclose(sigmoid(scores), expit(scores.astype(np.float64)), rtol=1e-14)
-
-
-def test_the_sigmoid_overflows_nowhere() -> None:
+def test_the_sigmoid_is_that_of_an_independent_library_and_overflows_nowhere(kind: type) -> None:
+    scores = np.array([*np.linspace(-40, 40, 2001), -np.inf, -1000.0, 0.0, 1000.0, np.inf]).astype(kind)
     with np.errstate(all="raise", under="ignore"):
-        found = sigmoid(np.array([-np.inf, -1000.0, 0.0, 1000.0, np.inf]))
-    assert found.tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+        found = sigmoid(scores)
+    np.testing.assert_allclose(found, expit(scores.astype(np.float64)), rtol=1e-14)
+    assert found[-5:].tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
 @given(temperature=st.floats(0.01, 100), seed=st.integers(0, 999), scale=st.floats(1e-3, 30))
@@ -38,21 +32,23 @@ def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: fl
     assert record is None if temperature == 1 else record == OneLabelRecord(temperature=temperature)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [OneLabelRecord(temperature=1, abstain_below=[0.5, 0.5]), DecisionRecord(thresholds=[0.5, 0.5], separator=";")],
-)
-def test_a_threshold_too_few_is_one_clear_line(record: OneLabelRecord | DecisionRecord) -> None:
-    with pytest.raises(CheckpointError, match="3 labels and 2 thresholds"):
-        read_decision(["a", "b", "c"], record)
+def test_a_threshold_too_few_is_one_clear_line() -> None:
+    of_one, of_several = (
+        OneLabelRecord(temperature=1, abstain_below=[0.5] * 2),
+        DecisionRecord(thresholds=[0.5] * 2, separator=";"),
+    )
+    for record in (of_one, of_several):
+        with pytest.raises(CheckpointError, match="3 labels and 2 thresholds"):
+            read_decision(["a", "b", "c"], record)
 
 
 def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
-    decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
+    record = DecisionRecord(thresholds=[0.2, 0.9], separator="|")
+    decision = read_decision(["a", "b"], record)
     assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == [["a"], ["b"]]
-    assert decision.record() == DecisionRecord(thresholds=[0.2, 0.9], separator="|")
+    assert decision.record() == record
     assert (decision.text(["a", "b"]), decision.text([])) == ("a|b", "")
-    in_json = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="json"))
+    in_json = read_decision(["a", "b"], record.model_copy(update={"separator": "json"}))
     assert (in_json.text(["a", "größer"]), in_json.text([])) == ('["a", "größer"]', "[]")
 
 

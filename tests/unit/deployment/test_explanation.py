@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,32 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from recurra.data.configuration import DataConfig
-from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.computation import LinearEngine
-from recurra.deployment.explanation import (
-    MOST_PARTS,
-    explain,
-    spans_of,
-    without,
-)
+from recurra.deployment.explanation import MOST_PARTS, explain, spans_of, without
 from recurra.models.controls.fitting import fit_tuned
-
-
-@pytest.fixture(scope="module")
-def classifier() -> Classifier:
-    corpus = load_dataset(DataConfig(name="demo"))
-    train = corpus.splits["train"]
-    fitted = fit_tuned(train.texts, train.labels, num_labels=3, seed=0)
-    return Classifier(LinearEngine(fitted), corpus.label_names)
-
-
-@pytest.fixture(scope="module")
-def texts() -> list[str]:
-    # Words that a hyphen joins are two.
-    return [text for text in load_dataset(DataConfig(name="demo")).splits["test"].texts if "-" not in text][:150]
+from reviews import review_rows
 
 
 @given(st.text(alphabet="ab é'’.,!-_😀 \n\t7", max_size=400))
@@ -48,12 +29,11 @@ def test_spans_are_whole_words_in_their_order_and_no_more_than_allowed(text: str
         assert before <= start < end <= len(text)
         for edge in (start, end):
             assert not (0 < edge < len(text)) or not (text[edge - 1].isalnum() and text[edge].isalnum())
-    inside = "".join(text[start:end] for start, end in spans)
     left = text
     for span in reversed(spans):
         left = without(left, span)
     assert not any(character.isalnum() or character == "😀" for character in left)
-    assert bool(inside) == any(character.isalnum() or character in "_😀" for character in text)
+    assert bool(spans) == any(character.isalnum() or character in "_😀" for character in text)
 
 
 def test_a_long_text_is_taken_in_runs_of_words() -> None:
@@ -65,15 +45,17 @@ def test_a_long_text_is_taken_in_runs_of_words() -> None:
     assert [text[start:end] for start, end in read] == text.split()[:MOST_PARTS]
 
 
-def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifier, texts: list[str]) -> None:
+def test_an_effect_is_the_probability_that_the_label_loses() -> None:
+    rows = review_rows(150)
+    fitted = fit_tuned([text for text, _ in rows], np.array([label == "positive" for _, label in rows], dtype=np.int64))
+    classifier = Classifier(LinearEngine(fitted), ["negative", "positive"])
     # So many words that they are computed in several groups; texts without words among them.
-    many = [*texts, "", "!!", "word"]
+    many = [*(text for text, _ in rows), "", "!!", "word"]
     said = classifier.predict_proba(many)
     labels = said.argmax(axis=1).tolist()
     computed: list[int] = []
 
-    def predict(asked: object) -> npt.NDArray[np.float64]:
-        assert isinstance(asked, list)
+    def predict(asked: Any) -> npt.NDArray[np.float64]:
         computed.append(len(asked))
         return classifier.predict_proba(asked)
 

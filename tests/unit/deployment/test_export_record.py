@@ -12,9 +12,7 @@ from factories import RunFactory
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import read_record, write_record
 from recurra.deployment.export_record import (
-    ExportRequest,
     error_path,
-    export_folder,
     load_export_records,
     read_export_record,
     record_path,
@@ -25,50 +23,27 @@ from recurra.study.export_plan import plan_exports
 from recurra.study.plan import note_failure, run_folder
 from recurra.study.spec import StudySpec, expand
 
-FP16 = ExportRequest(precision="fp16")
-
 
 def spec(**values: Any) -> StudySpec:
     base = {"name": "s", "data": [{"name": "demo"}], "models": ["linear", "baseline"], "seeds": [0, 1]}
     return StudySpec.parse({**base, **values})
 
 
-def test_exports_move_no_runs_identity() -> None:
+def test_exports_move_no_runs_identity_and_a_mistake_is_one_clear_line() -> None:
     plain, asking = spec(), spec(exports=[{"precision": "fp16"}, {"format": "safetensors", "precision": "fp32"}])
     assert [run.run_id for run in expand(asking)] == [run.run_id for run in expand(plain)]
     assert [request.name for request in asking.exports] == ["safetensors-fp16", "safetensors-fp32"]
     assert StudySpec.parse(asking.plain()) == asking
-
-
-@pytest.mark.parametrize(
-    ("exports", "said"),
-    [
+    twice = [{"precision": "fp16"}, {"format": "safetensors", "precision": "fp16"}]
+    for exports, said in (
         ([{"precision": "fp8"}], "unknown precision of safetensors exports 'fp8'"),
         ([{"format": "safetensor", "precision": "fp16"}], r"\(did you mean 'safetensors'\?\)"),
         ([{"format": "safetensors"}], "key 'exports.0.precision' is missing"),
-        ([{"precision": "fp16", "quantise": 1}], "unknown key 'exports.0.quantise'"),
-        (
-            [{"precision": "fp16"}, {"format": "safetensors", "precision": "fp16"}],
-            "safetensors-fp16 is given twice",
-        ),
-    ],
-)
-def test_a_mistake_is_one_clear_line(exports: list[dict[str, Any]], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
-        spec(exports=exports)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    folder = export_folder(tmp_path, "r", FP16)
-    assert folder == tmp_path / "exports" / "r" / "safetensors-fp16"
-    record = export_record("r", "fp16")
-    write_export_record(folder, record)
-    found = read_export_record(record_path(folder))
-    assert found.model_copy(update={"content_hash": ""}) == record
-    (folder.parent / "safetensors-bf16.error.json").write_text("{}")
-    assert load_export_records(tmp_path) == [found]
-    assert load_export_records(tmp_path / "nowhere") == []
+        (twice, "safetensors-fp16 is given twice"),
+    ):
+        with pytest.raises(ConfigurationError, match=said) as caught:
+            spec(exports=exports)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
@@ -82,16 +57,19 @@ def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
     def states() -> list[str]:
         return [item.state for item in plan_exports(study, tmp_path, runs)]
 
-    assert states() == ["to do", "to do", "waits", "waits"]
+    assert states() == ["to do", "to do", "waits", "waits"] and load_export_records(tmp_path) == []
     fp32, fp16, *_ = plan_exports(study, tmp_path, runs)
+    assert fp16.folder == tmp_path / "exports" / first.run_id / "safetensors-fp16"
     made = export_record(first.run_id, "fp32", record_hash=str(records[first.run_id].content_hash))
     write_export_record(fp32.folder, made)
     note_failure(error_path(fp16.folder), "too wide", kind="AuditError", code=3)
+    (found,) = load_export_records(tmp_path)
+    assert found == read_export_record(record_path(fp32.folder))
+    assert found.model_copy(update={"content_hash": ""}) == made
     plan = plan_exports(study, tmp_path, runs)
     assert [item.state for item in plan] == ["done", "failed", "waits", "waits"]
     assert plan[1].reason == "too wide" and plan[1].plain()["state"] == "failed"
     # Trained anew, the run is another: its export is made again.
     write_record(run_folder(tmp_path, first), records[first.run_id].model_copy(update={"wall_s": 12.5}))
-    records[first.run_id] = read_record(run_folder(tmp_path, first))
-    runs[1] = Outcome(first, tmp_path, records[first.run_id])
+    runs[1] = Outcome(first, tmp_path, read_record(run_folder(tmp_path, first)))
     assert states()[0] == "to do"

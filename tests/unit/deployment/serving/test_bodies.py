@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,9 +51,9 @@ def refusal(body: bytes, limits: ServerLimits = LIMITS) -> tuple[int, str, str]:
     return caught.value.status, caught.value.code, caught.value.message
 
 
-@pytest.mark.parametrize("body", MISTAKES, ids=str)
-def test_the_first_mistake_is_told_with_its_path(body: bytes) -> None:
-    assert refusal(body) == (422, "invalid", MISTAKES[body])
+def test_the_first_mistake_is_told_with_its_path() -> None:
+    for body, message in MISTAKES.items():
+        assert refusal(body) == (422, "invalid", message)
 
 
 def test_texts_and_characters_have_a_limit() -> None:
@@ -81,7 +81,6 @@ def floods(size: int) -> Iterator[bytes]:
         (b'{"text": "a", "model": [', b'"m",', b'"m"]}'),
         (b"{", b'"text":"",', b'"text":""}'),
         (b'{"text": ', b"[", b""),
-        (b"", b"[", b""),
         (b'{"x": ', b"[{}],", b""),
         (b'{"', b"x", b'": 1}'),
         (b'{"text": "a", "exit_rule": "', b"x", b'"}'),
@@ -118,8 +117,8 @@ def sent(*parts: bytes | None, **headers: str) -> Request:
     return Request({"type": "http", "headers": raw}, receive)
 
 
-def run(work: Awaitable[Any]) -> Any:
-    return asyncio.run(cast("Any", work))
+def read(request: Request, limits: ServerLimits = SMALL) -> bytes:
+    return asyncio.run(BodyReader(limits).read(request))
 
 
 async def refused(reader: BodyReader, request: Request) -> Refusal:
@@ -128,51 +127,52 @@ async def refused(reader: BodyReader, request: Request) -> Refusal:
     return caught.value
 
 
+def refused_alone(request: Request, limits: ServerLimits = SMALL) -> Refusal:
+    return asyncio.run(refused(BodyReader(limits), request))
+
+
 def test_a_body_is_its_parts_and_may_be_as_large_as_allowed() -> None:
-    for request, body in (
-        (sent(b"01234" * K, b"", b"56789" * K), b"01234" * K + b"56789" * K),
-        (sent(b"0123456789" * K, content_length=str(10 * K)), b"0123456789" * K),
-        (sent(b""), b""),
-    ):
-        assert run(BodyReader(SMALL).read(request)) == body
-
-
-def test_a_limit_above_what_is_thrown_away_or_held_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 3 * K)
-    limits = ServerLimits(max_body_bytes=10 * K, max_held_bytes=2 * K)
-    assert run(BodyReader(limits).read(sent(b"01234" * K, b"56789" * K))) == b"01234" * K + b"56789" * K
-    assert run(refused(BodyReader(limits), sent(b"0" * 10 * K, b"1", None))).status == 413
-
-
-@pytest.mark.parametrize(
-    "request_", [sent(b"0" * 5 * K, b"1" * 5 * K + b"2"), sent(b"0" * 11 * K, content_length=str(11 * K))]
-)
-def test_a_larger_one_is_refused_with_what_to_do(request_: Request) -> None:
-    error = run(refused(BodyReader(SMALL), request_))
-    assert (error.status, error.code, error.headers["Connection"]) == (413, "body_too_large", "close")
-    assert "larger than the 10,240 bytes allowed" in error.message
+    parts = b"01234" * K, b"56789" * K
+    assert read(sent(parts[0], b"", parts[1])) == b"".join(parts)
+    assert read(sent(b"0123456789" * K, content_length=str(10 * K))) == b"0123456789" * K
+    assert read(sent(b"")) == b""
+    json, marked = "application/json", 'application/json; charset="UTF-8"'
+    for kind in (json, "Application/JSON ; charset=utf-8", marked, "application/json;v=1"):
+        assert read(sent(b"{}", content_type=kind, content_encoding="identity")) == b"{}"
+    for request in (sent(b"0" * 5 * K, b"1" * 5 * K + b"2"), sent(b"0" * 11 * K, content_length=str(11 * K))):
+        error = refused_alone(request)
+        assert (error.status, error.code, error.headers["Connection"]) == (413, "body_too_large", "close")
+        assert "larger than the 10,240 bytes allowed" in error.message
 
 
 def test_what_is_announced_too_large_is_not_waited_for_if_the_client_waits_or_it_is_huge() -> None:
     """Of the parts nothing is asked for: the client of `Expect` has not sent any."""
     huge = str(bodies._DISCARDED_BYTES + 1)
     for headers in ({"content_length": "10241", "expect": "100-continue"}, {"content_length": huge}):
-        assert run(refused(BodyReader(SMALL), sent(**headers))).status == 413
+        assert refused_alone(sent(**headers)).status == 413
     # One that is larger and does not wait is read to its end, so that its client sees the answer.
     with pytest.raises((RuntimeError, StopIteration)):
-        run(refused(BodyReader(SMALL), sent(content_length="10241")))
+        read(sent(content_length="10241"))
 
 
-def test_no_more_than_so_much_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_so_much_is_thrown_away_unless_more_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 30 * K)
-    assert run(refused(BodyReader(SMALL), sent(b"0" * 20 * K, b"1" * 10 * K + b"2", None))).status == 413
+    assert refused_alone(sent(b"0" * 20 * K, b"1" * 10 * K + b"2", None)).status == 413
     with pytest.raises(ClientDisconnect):
-        run(BodyReader(SMALL).read(sent(b"0" * 20 * K, b"1" * 10 * K, None)))
+        read(sent(b"0" * 20 * K, b"1" * 10 * K, None))
+    monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 3 * K)
+    limits = ServerLimits(max_body_bytes=10 * K, max_held_bytes=2 * K)
+    assert read(sent(b"01234" * K, b"56789" * K), limits) == b"01234" * K + b"56789" * K
+    assert refused_alone(sent(b"0" * 10 * K, b"1", None), limits).status == 413
 
 
 def test_all_bodies_together_hold_so_much_and_give_it_back() -> None:
     async def work() -> None:
         reader = BodyReader(SMALL)
+        # Who leaves holds nothing any more.
+        for _ in range(3):
+            with pytest.raises(ClientDisconnect):
+                await reader.read(sent(b"0" * 9 * K, None))
         await reader.read(sent(b"0" * 10 * K))
         error = await refused(reader, sent(b"0" * 4 * K, b"1" * 3 * K))
         assert (error.status, error.code) == (429, "overloaded")
@@ -186,41 +186,19 @@ def test_all_bodies_together_hold_so_much_and_give_it_back() -> None:
             body = await reader.read(sent(b"0" * 10 * K))
             reader.release(len(body))
 
-    run(work())
+    asyncio.run(work())
 
 
-def test_who_leaves_or_is_slow_holds_nothing_any_more() -> None:
-    async def work() -> None:
-        reader = BodyReader(SMALL)
-        for _ in range(3):
-            with pytest.raises(ClientDisconnect):
-                await reader.read(sent(b"0" * 9 * K, None))
-        slow = BodyReader(ServerLimits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=0.02))
-        request = sent(b"0")
+def test_who_is_slow_is_refused() -> None:
+    async def never() -> dict[str, Any]:
+        await asyncio.sleep(5)
+        return {}
 
-        async def never() -> dict[str, Any]:
-            await asyncio.sleep(5)
-            return {}
-
-        request._receive = never
-        error = await refused(slow, request)
-        assert (error.status, error.code) == (408, "too_slow") and "within 0.02 s" in error.message
-        assert error.headers == {"Connection": "close"}
-
-    run(work())
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "application/json",
-        "Application/JSON ; charset=utf-8",
-        'application/json; charset="UTF-8"',
-        "application/json;v=1",
-    ],
-)
-def test_json_in_utf8_is_read(kind: str) -> None:
-    assert run(BodyReader(SMALL).read(sent(b"{}", content_type=kind, content_encoding="identity"))) == b"{}"
+    request = sent(b"0")
+    request._receive = never
+    error = refused_alone(request, ServerLimits(body_timeout_s=0.02))
+    assert (error.status, error.code) == (408, "too_slow") and "within 0.02 s" in error.message
+    assert error.headers == {"Connection": "close"}
 
 
 @pytest.mark.parametrize(
@@ -231,10 +209,9 @@ def test_json_in_utf8_is_read(kind: str) -> None:
         ({"content_type": "application/json5"}, "not_json", "must be JSON"),
         ({"content_type": "application/json; charset=latin-1"}, "not_utf8", "is 'latin-1'; send JSON in UTF-8"),
         ({"content_type": f"application/json; charset={'x' * 9000}"}, "not_utf8", "xx…'; send JSON in UTF-8"),
-        ({"content_encoding": "gzip"}, "compressed", "is 'gzip'; send it without compression"),
         ({"content_encoding": "br, gzip"}, "compressed", "is 'br, gzip'; send it without compression"),
     ],
 )
 def test_a_body_of_another_type_is_not_read(headers: dict[str, str], code: str, part: str) -> None:
-    error = run(refused(BodyReader(SMALL), sent(**headers)))
+    error = refused_alone(sent(**headers))
     assert (error.status, error.code) == (415, code) and part in error.message and len(error.message) < 250

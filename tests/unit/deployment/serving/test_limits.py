@@ -18,16 +18,10 @@ KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
 class Clock:
     """Tells the time that a test sets."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
-
-
-def limiter(rate: Rate, most: int = 100) -> tuple[RateLimiter, Clock]:
-    clock = Clock()
-    return RateLimiter(rate, most, clock), clock
 
 
 class Bucket:
@@ -53,7 +47,8 @@ class Bucket:
 )
 def test_everyone_has_a_bucket(requests: int, seconds: int, steps: list[tuple[int, str | int]]) -> None:
     rate = Rate(requests, seconds)
-    found, clock = limiter(rate)
+    clock = Clock()
+    found = RateLimiter(rate, clock=clock)
     buckets: dict[str | int, Bucket] = {}
     now = Fraction(0)
     for quarters, who in steps:
@@ -64,7 +59,8 @@ def test_everyone_has_a_bucket(requests: int, seconds: int, steps: list[tuple[in
 
 
 def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
-    found, clock = limiter(Rate(2, 60), most=10)
+    clock = Clock()
+    found = RateLimiter(Rate(2, 60), 10, clock)
     assert [found.wait_s("first") == 0 for _ in range(3)] == [True, True, False]
     for number in range(1000):
         found.wait_s(f"10.0.{number // 256}.{number % 256}")
@@ -79,10 +75,8 @@ def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
         clock.now += 60
         assert found.wait_s(f"later {number}") == 0
     assert len(found._full_at) <= 11
-
-
-def test_a_client_that_spends_its_burst_and_leaves_does_not_keep_others_remembered() -> None:
-    found, clock = limiter(Rate(2, 60), most=10)
+    # A client that spends its burst and leaves does not keep others remembered.
+    found = RateLimiter(Rate(2, 60), 10, clock)
     for client in ("heavy", "heavy", *(f"light {number}" for number in range(9))):
         assert found.wait_s(client) == 0
     clock.now += 31
@@ -94,21 +88,15 @@ def test_an_address_counts_with_its_network() -> None:
     assert network_of("192.0.2.7") == network_of("::ffff:192.0.2.7") == "192.0.2.7"
     assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
     assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
-    assert network_of("fe80::1%eth0") == "fe80::/64"
-    assert network_of("") == ""
+    assert network_of("fe80::1%eth0") == "fe80::/64" and network_of("") == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"), [("1/s", Rate(1, 1)), ("600/m", Rate(600, 60)), ("999999/h", Rate(999_999, 3600))]
-)
-def test_rates_are_read(text: str, rate: Rate) -> None:
-    assert Rate.parse(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "100", "0/s", "-1/s", "1.5/s", "1/d", "1/s ", "1000000/s", "١/s", "1/s\n"])
-def test_what_is_no_rate_is_told(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not a rate; give 1 to 999999 requests .*: 100/s, 600/m or"):
-        Rate.parse(text)
+def test_rates_are_read() -> None:
+    for text, rate in {"1/s": Rate(1, 1), "600/m": Rate(600, 60), "999999/h": Rate(999_999, 3600)}.items():
+        assert Rate.parse(text) == rate
+    for text in ("", "100", "0/s", "-1/s", "1.5/s", "1/d", "1/s ", "1000000/s", "١/s", "1/s\n"):
+        with pytest.raises(ConfigurationError, match=r"is not a rate; give 1 to 999999 requests .*: 100/s, 600/m or"):
+            Rate.parse(text)
 
 
 def test_keys_are_told_apart() -> None:
@@ -119,17 +107,21 @@ def test_keys_are_told_apart() -> None:
         assert keys.owner({"x-api-key": wrong}) is None
     # What is said first counts, right or not.
     assert keys.owner({"authorization": "Bearer wrong", "x-api-key": KEYS[0]}) is None
-
-
-@pytest.mark.parametrize(("keys", "number"), [([], 0), ([KEYS[0]] * 2, 2), ([f"{n:016}" for n in range(101)], 101)])
-def test_keys_are_some_and_different(keys: list[str], number: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"there are {number} API keys, .* 1 to 100, one a line, each once"):
-        ApiKeys(keys)
+    ApiKeys([f"{number:016}" for number in range(100)])
+    for several in ([], [KEYS[0]] * 2, [f"{number:016}" for number in range(101)]):
+        said = f"there are {len(several)} API keys, .* 1 to 100, one a line, each once"
+        with pytest.raises(ConfigurationError, match=said):
+            ApiKeys(several)
+    for key in ("0123456789abcde", "0123456789abcdeé", "0123456789 abcdef", "0123456789abcde\x7f", ""):
+        said = f"has {len(key)} characters; at least 16 printable ASCII characters"
+        with pytest.raises(ConfigurationError, match=said):
+            ApiKeys([key])
 
 
 def test_keys_are_read_from_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "keys.txt"
+    file, broken = tmp_path / "keys.txt", tmp_path / "broken.txt"
     file.write_text(f"\n  {KEYS[0]}\n\n{KEYS[1]}  \n", encoding="utf-8")
+    broken.write_bytes(b"\xff\xfe\xfd" * 9)
     monkeypatch.setenv("OUR_KEYS", f"{KEYS[2]}\n{KEYS[1]}")
     monkeypatch.delenv("NO_KEYS", raising=False)
     of_file, of_variable = read_keys(file, None), read_keys(None, "OUR_KEYS")
@@ -137,18 +129,11 @@ def test_keys_are_read_from_where_the_user_says(tmp_path: Path, monkeypatch: pyt
     assert [of_file.owner({"x-api-key": key}) for key in KEYS] == [0, 1, None]
     assert [of_variable.owner({"x-api-key": key}) for key in KEYS] == [None, 1, 0]
     assert read_keys(None, None) is None
-    with pytest.raises(ConfigurationError, match="both given; give one of the two"):
-        read_keys(file, "OUR_KEYS")
-    with pytest.raises(ConfigurationError, match="'NO_KEYS' of --api-key-env is not set"):
-        read_keys(None, "NO_KEYS")
-    with pytest.raises(ConfigurationError, match=r"cannot read the API key from '.*none.txt'"):
-        read_keys(tmp_path / "none.txt", None)
-    file.write_bytes(b"\xff\xfe\xfd" * 9)
-    with pytest.raises(ConfigurationError, match="cannot read the API key"):
-        read_keys(file, None)
-
-
-@pytest.mark.parametrize("key", ["0123456789abcde", "0123456789abcdeé", "0123456789 abcdef", "0123456789abcde\x7f", ""])
-def test_a_key_that_cannot_be_one_is_told(key: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"has {len(key)} characters; at least 16 printable ASCII characters"):
-        ApiKeys([key])
+    for path, variable, said in (
+        (file, "OUR_KEYS", "both given; give one of the two"),
+        (None, "NO_KEYS", "'NO_KEYS' of --api-key-env is not set"),
+        (tmp_path / "none.txt", None, r"cannot read the API key from '.*none.txt'"),
+        (broken, None, "cannot read the API key"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            read_keys(path, variable)
