@@ -1,22 +1,30 @@
-"""Decoding with drafts and with weights by columns: the text and the numbers of plain decoding."""
+"""Decoding with drafts, with weights by columns, and with weights at the edge of what their types hold."""
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from hypothesis import example, given, settings
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from recurra.core.errors import ConfigurationError
+from extreme import EDITS, LARGEST, Edit, edited
+from recurra.core.errors import ConfigurationError, RunError
 from recurra.deployment.generation import GenerationSettings, Generator, LanguageModel, decoding
+from recurra.evaluation.perplexity import score_texts
 from recurra.models.cache import RecurraCache
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from recurra.models.layers import Cycle, without_modules
-from tiny import language_model
+from tiny import language_model, stir
 
-WORDS = 11
+CONTEXT, WORDS = 32, 11
 DRAFTING: dict[str, dict[str, Any]] = {
     "convolutions": {"num_recurrences": 3, "exits": [1, 2]},
     "rotary, two layers": {
@@ -27,11 +35,11 @@ DRAFTING: dict[str, dict[str, Any]] = {
 ROWS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10]]
 
 
+@dataclass
 class Tokens:
-    """What a generator asks of a tokenizer; no text ends unless ``end`` is a token that a model says."""
+    """What a generator asks of a tokenizer; no text ends unless the last one is a token that a model says."""
 
-    def __init__(self, end: int) -> None:
-        self.eos_token_id = end
+    eos_token_id: int
 
     def __len__(self) -> int:
         return WORDS
@@ -54,7 +62,7 @@ def on(model: Any, end: int = 0, **how: Any) -> Generator:
 @pytest.mark.parametrize("draft", [1, 2])
 def test_the_text_is_that_of_plain_decoding_whatever_ends_it(shape: str, draft: int) -> None:
     drafted = accepted = 0
-    for seed, end, most in ((0, 0, 24), (1, 5, 24), (2, 7, 24), (3, 9, 24), (3, 9, 2), (3, 9, 1)):
+    for seed, end, most in ((1, 5, 12), (2, 7, 12), (3, 9, 12), (3, 9, 2), (3, 9, 1)):
         model = varied(shape, seed)
         plain = [on(model, end, max_new_tokens=most).extend([row])[0] for row in ROWS]
         generator = on(model, end, max_new_tokens=most, draft=draft)
@@ -83,13 +91,10 @@ def test_a_cache_that_took_tokens_back_goes_on_as_if_they_had_never_been(shape: 
     torch.testing.assert_close(found, model(torch.tensor([[*prompt, *tokens[:held], 9]])).logits[0, -1])
 
 
-@pytest.mark.parametrize("how", [{"temperature": 0.5}, {"num_beams": 2}, {"top_k": 3}])
-def test_drafts_are_for_the_most_probable_tokens_alone(how: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="drafts always take the most probable token"):
-        GenerationSettings(draft=1, **how)
-
-
-def test_there_must_be_an_exit_that_drafts() -> None:
+def test_drafts_are_for_the_most_probable_tokens_alone_and_need_an_exit() -> None:
+    for how in ({"temperature": 0.5}, {"num_beams": 2}, {"top_k": 3}):
+        with pytest.raises(ConfigurationError, match="drafts always take the most probable token"):
+            GenerationSettings(draft=1, **how)
     with pytest.raises(ConfigurationError, match="no head after recurrence 5"):
         on(varied("convolutions"), draft=5)
 
@@ -107,9 +112,7 @@ SHAPES: dict[str, tuple[dict[str, Any], bool]] = {
 def test_the_logits_are_those_of_the_modules(shape: str) -> None:
     keys, shortened = SHAPES[shape]
     model = language_model(0, **keys).eval()
-    # Fresh biases are zero, and norms scale by one.
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.3)
+    stir(model)
     cycles = [module for module in model.modules() if isinstance(module, Cycle)]
     assert all((without_modules(cycle) is not None) == shortened for cycle in cycles)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -126,13 +129,9 @@ def test_the_logits_are_those_of_the_modules(shape: str) -> None:
         torch.testing.assert_close(token_by_token(), expected, rtol=1e-5, atol=1e-6)
     assert torch.backends.mkldnn.enabled and not any(cycle.quick for cycle in cycles)
     assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
-    # It can still learn.
+    # It can still learn; and another type is left alone.
     model.train()(ids, labels=ids).loss.backward()
-
-
-def test_other_types_are_left_alone() -> None:
-    model = language_model(0).eval().to(torch.bfloat16)
-    with decoding(model):
+    with decoding(model.eval().to(torch.bfloat16)):
         assert torch.backends.mkldnn.enabled
 
 
@@ -158,3 +157,90 @@ def test_a_model_whose_head_is_its_token_table_can_be_saved_afterwards(kind: str
     model.save_pretrained(tmp_path)
     with torch.inference_mode():
         torch.testing.assert_close(type(model).from_pretrained(tmp_path)(ids).logits, expected)
+
+
+# Numbers at the edge of what their types hold: a figure is a number, or an error says so.
+EXTREME = {
+    "conv, learned positions": language_model(max_position_embeddings=CONTEXT),
+    "rotary, pre-norm, separate heads": language_model(
+        max_position_embeddings=CONTEXT, position="rotary", norm_placement="pre", final_norm=True, heads="separate"
+    ),
+}
+for _model in EXTREME.values():
+    stir(_model.eval())
+WEIGHTS = {name: copy.deepcopy(model.state_dict()) for name, model in EXTREME.items()}
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 1e-3, "top_p": 0.9},
+    "beams": {"num_beams": 3},
+    "early": {"rule": ConfidenceRule.constant(0.3)},
+    "after 1": {"rule": FixedExit(1)},
+    "drafted": {"draft": 1},
+}
+
+
+def with_weights(name: str, edits: list[Edit]) -> Any:
+    """The model with tensors, or their first values, of another size."""
+    EXTREME[name].load_state_dict(edited(WEIGHTS[name], edits))
+    return EXTREME[name]
+
+
+def or_error(compute: Callable[[], Any], words: str) -> Any:
+    """What was computed; none if an error of ours said that it is no number."""
+    try:
+        return compute()
+    except RunError as error:
+        assert words in str(error)
+        return None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", EXTREME)
+@settings(max_examples=15)
+@given(edits=EDITS)
+@example(edits=[(0, LARGEST, True)])
+def test_with_any_weights_a_token_costs_a_number_alone_and_among_others(
+    name: str, precision: str, edits: list[Edit]
+) -> None:
+    model = with_weights(name, edits)
+    how: dict[str, Any] = {"context": CONTEXT, "batch_positions": 2 * CONTEXT, "precision": precision, "exits": True}
+
+    def scored(rows: list[list[int]]) -> Any:
+        texts = [np.array(row) for row in rows]
+        return or_error(lambda: score_texts(model, texts, first_read=0, **how), "are not numbers")
+
+    together, apart = scored(ROWS), [scored([row]) for row in ROWS]
+    assert (together is None) == any(one is None for one in apart)
+    for head, nats in (together or {}).items():
+        assert (nats >= 0).all()
+        alone = np.concatenate([one[head] for one in apart])
+        finite = np.isfinite(nats)
+        assert np.array_equal(finite, np.isfinite(alone))
+        bound = {"fp32": 1e-5, "bf16": 2e-2}[precision] * max(1.0, nats[finite].max(initial=0))
+        assert np.abs(nats[finite] - alone[finite]).max(initial=0) <= bound
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", EXTREME)
+@settings(max_examples=8)
+@given(edits=EDITS)
+@example(edits=[(0, LARGEST, True)])
+@example(edits=[(10781, LARGEST, False)])
+@example(edits=[(place, math.nan, True) for place in range(100)])
+def test_with_any_weights_a_text_goes_on_in_tokens_or_an_error_says_so(name: str, how: str, edits: list[Edit]) -> None:
+    generator = on(with_weights(name, edits), max_new_tokens=4, **HOW[how])
+    found = or_error(lambda: generator.extend(ROWS), "scores that are not numbers")
+    if found is not None:
+        assert all(0 <= token < WORDS for row in found for token in row)
+        # No text is made of what is no number.
+        assert not any(math.isnan(size) for _, size, _ in edits)
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_a_text_of_100_000_tokens_is_scored_in_windows(name: str) -> None:
+    model = with_weights(name, [])
+    long = np.random.default_rng(0).integers(1, WORDS, 100_000)
+    short = long[: 3 * CONTEXT]
+    nats = score_texts(model, [long, short], first_read=0, context=CONTEXT)["final"]
+    assert len(nats) == len(long) + len(short) and np.isfinite(nats).all()
+    np.testing.assert_allclose(nats[: len(short)], nats[len(long) :], rtol=1e-5)

@@ -30,8 +30,8 @@ from recurra.deployment.export import formats
 from recurra.deployment.export.build import export_run, trim
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
-from recurra.models.controls.fitting import fit_static
-from reviews import Command, review_rows, snapshot, write_csv, write_reviews
+from recurra.models.controls.fitting import fit_static, fit_tuned
+from reviews import Command, review_rows, snapshot, write_csv
 from tiny import stirred, tiny_model
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -237,29 +237,25 @@ def test_an_export_that_computes_something_else_is_not_written(
 def linear_runs(linear_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each linear model, the static one on a vocabulary and vectors of its own, and one of any labels."""
     root = tmp_path_factory.mktemp("linear")
-    data = write_reviews(root / "reviews.csv")
-    several = write_csv(
-        root / "several.csv", [(text, f"{label};seen" if "film" in text else label) for text, label in review_rows()]
-    )
-    runs = {"linear": linear_run, "linear-tuned": root / "linear-tuned", "several": root / "several"}
-    for name, words in {
-        "linear-tuned": ["--model", "linear-tuned", "--data", str(data)],
-        "several": ["--model", "linear", "--data", str(several), "data.label_separator=;"],
-    }.items():
-        assert main(["train", *words, "--output", str(runs[name]), "--no-latency", "--quiet"]) == 0
-    runs["static"] = Path(shutil.copytree(linear_run, root / "static"))
+    several = [(text, f"{label};seen" if "film" in text else label) for text, label in review_rows()]
+    words = ["train", "--model", "linear", "--data", str(write_csv(root / "several.csv", several)), "--no-latency"]
+    assert main([*words, "data.label_separator=;", "--output", str(root / "several"), "--quiet"]) == 0
     texts, labels = zip(*review_rows(), strict=True)
+    truth = np.array([label == "positive" for label in labels], dtype=np.int64)
     tokenizer = wordpiece(train_wordpiece(texts, 200))
     vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8)).astype(np.float32)
-    model = fit_static(texts, np.array([label == "positive" for label in labels]), vectors, tokenizer, encoder="tiny")
-    shutil.rmtree(runs["static"] / "model")
-    model.save(runs["static"] / "model")
-    seal_model(runs["static"])
-    return runs
+    for name, model in {
+        "tuned": fit_tuned(texts, truth), "static": fit_static(texts, truth, vectors, tokenizer, encoder="tiny"),
+    }.items():  # fmt: skip
+        shutil.copytree(linear_run, root / name)
+        shutil.rmtree(root / name / "model")
+        model.save(root / name / "model")
+        seal_model(root / name)
+    return {"linear": linear_run, **{name: root / name for name in ("tuned", "static", "several")}}
 
 
 @pytest.mark.parametrize("form", ["safetensors", "onnx"])
-@pytest.mark.parametrize("name", ["linear", "linear-tuned", "static", "several"])
+@pytest.mark.parametrize("name", ["linear", "tuned", "static", "several"])
 def test_a_linear_model_is_exported(name: str, form: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
     folder, run = tmp_path / "out", linear_runs[name]
     manifest = export_run(run, folder, ExportOptions(form))

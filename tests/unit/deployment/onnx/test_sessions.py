@@ -178,20 +178,6 @@ def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], 
     assert opened == [1, 1, 1, 2]
 
 
-@given(some.lists(some.integers(1, 600), max_size=60), some.integers(1, 900), some.sampled_from(["int8", "fp32"]))
-def test_every_row_is_computed_once(lengths: list[int], budget: int, precision: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnx_sessions, "open_session", lambda path, count: count)
-        sessions = Sessions(Path("model.onnx"), precision, 2)
-        doubled = sessions.run(np.array(lengths, dtype=np.int64), budget, lambda _, rows: rows * 2)
-        found = list(doubled)
-    order = np.concatenate([rows for rows, _ in found]) if found else np.array([])
-    assert sorted(order.tolist()) == list(range(len(lengths)))
-    for rows, doubled in found:
-        assert (doubled == rows * 2).all()
-        assert len(rows) == 1 or sum(lengths[row] for row in rows) <= budget
-
-
 def test_a_runtime_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("1.25.0", "2.0.0"):
         monkeypatch.setattr(onnxruntime, "__version__", version)
