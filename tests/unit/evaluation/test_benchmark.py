@@ -15,6 +15,7 @@ from recurra.core.record import LatencyRecord, read_record
 from recurra.data.tokenization import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import benchmark, bert_of_equal_shape, time_models
 from recurra.models.foreign import ForeignConfig
+from reviews import write_csv
 from tiny import tiny_config, tiny_model
 
 
@@ -34,8 +35,7 @@ def test_bert_has_a_layer_for_each_application() -> None:
 
 
 def test_models_are_timed_on_the_same_rows() -> None:
-    config = tiny_config()
-    models = {"ours": tiny_model(), "bert": BertForSequenceClassification(bert_of_equal_shape(config))}
+    models = {"ours": tiny_model(), "bert": BertForSequenceClassification(bert_of_equal_shape(tiny_config()))}
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in models}
     for name, model in models.items():
         model.register_forward_pre_hook(
@@ -60,9 +60,10 @@ def test_made_up_rows_give_a_record_a_model_and_batch_size() -> None:
     assert plain["entries"][1] == {"name": "bert", "ratio": found.entries[1].ratio, **vars(found.entries[1].latency)}
 
 
-def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("text,label\n" + "".join(f"row {n} {'word ' * (n % 5)},{n % 2}\n" for n in range(200)))
+def test_rows_of_a_file_are_timed_at_their_lengths_as_far_as_a_run_reads_them(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "rows.csv", [(f"row {n} {'word ' * (n % 5)}", f"{n % 2}") for n in range(200)])
     vocabulary = tmp_path / "tokenizers" / "bert-base-uncased" / "vocab.txt"
     vocabulary.parent.mkdir(parents=True)
     vocabulary.write_text("\n".join([*SPECIAL_TOKENS, "row", "word"]) + "\n")
@@ -79,34 +80,25 @@ def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: 
     # 20 test rows, every fourth of them; [CLS] and [SEP], two tokens at least.
     assert batch_size == 2 and len(lengths) == 5 and min(lengths) >= 4
     assert found.source == "5 rows of rows.csv (test), at most 128 tokens each"
-
-
-def test_a_run_is_timed_at_the_lengths_that_it_reads(run: Path, tmp_path: Path) -> None:
     longest = read_record(run).config["data"]["max_length"]
-    path = tmp_path / "rows.csv"
-    path.write_text("text,label\n" + "".join(f"row {n} {'good ' * 2 * longest},{n % 2}\n" for n in range(40)))
+    write_csv(path, [(f"row {n} {'good ' * 2 * longest}", f"{n % 2}") for n in range(40)])
     found = benchmark([str(run)], data=str(path), batch_sizes=(4,), threads=1)
-    assert longest < 128 and found.source == f"4 rows of rows.csv (test), at most {longest} tokens each"
+    assert max(asked[1][0]) == longest < 128
+    assert found.source == f"4 rows of rows.csv (test), at most {longest} tokens each"
 
 
-@pytest.mark.parametrize(
-    ("names", "lengths", "message"),
-    [
-        (["recurent-tiny"], [8], "unknown model 'recurent-tiny' (did you mean 'recurrent-tiny'?)"),
-        (["bert"], [8], "bert takes its shape from the model before it"),
-        (["recurrent-tiny"], [513], "rows of 513 tokens"),
-        (["recurrent-tiny", "bert", "bert"], [8], "'bert' is named twice; name each model once"),
-    ],
-)
-def test_what_cannot_be_timed_is_refused(names: list[str], lengths: list[int], message: str) -> None:
-    with pytest.raises(ConfigurationError) as refusal:
-        benchmark(names, lengths=lengths)
-    assert message in str(refusal.value)
-
-
-@pytest.mark.parametrize("heads", ["tied", "separate"])
-def test_language_models_are_called_so(heads: str, tmp_path: Path) -> None:
-    write_language_model(tmp_path / "run" / "model", heads=heads)
-    for name in ("crt-tiny", str(tmp_path / "run"), str(tmp_path / "run" / "model")):
-        with pytest.raises(ConfigurationError, match=r"is a language model, and bench times classifiers; 'rec"):
-            benchmark([name])
+def test_what_cannot_be_timed_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_language_model(run / "model")
+    cases = [
+        (["recurent-tiny"], 8, "unknown model 'recurent-tiny' (did you mean 'recurrent-tiny'?)"),
+        (["bert"], 8, "bert takes its shape from the model before it"),
+        (["recurrent-tiny"], 513, "rows of 513 tokens"),
+        (["recurrent-tiny", "bert", "bert"], 8, "'bert' is named twice; name each model once"),
+        *[([str(name)], 8, "is a language model, and bench times classifiers; 'rec") for name in (run, run / "model")],
+        (["crt-tiny"], 8, "is a language model, and bench times classifiers; 'rec"),
+    ]
+    for names, length, message in cases:
+        with pytest.raises(ConfigurationError) as refusal:
+            benchmark(names, lengths=[length])
+        assert message in str(refusal.value)

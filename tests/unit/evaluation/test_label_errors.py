@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertModel
 
-from recurra.cli.main import main
 from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.cleaning import CAREFUL
@@ -24,44 +21,51 @@ from recurra.evaluation.label_errors import NO_ENCODER, LabelErrors, find_label_
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.fitting import out_of_fold_probabilities
-from reviews import write_csv
+from reviews import Command, read_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
-_WORDS = {
+WORDS = {
     "food": ["soup", "bread", "noodles", "sauce", "dessert", "salad"],
     "cars": ["engine", "brakes", "tyres", "gearbox", "clutch", "diesel"],
     "books": ["chapter", "novel", "author", "plot", "poem", "preface"],
 }
+NAMES = list(WORDS)
 
 
 def _planted(path: Path, rows: int = 240, wrong: int = 12) -> tuple[Path, set[int]]:
     """A file of three topics, and the lines whose label is that of another topic."""
     rng = np.random.default_rng(0)
-    names = list(_WORDS)
     bad = set(rng.choice(rows, wrong, replace=False).tolist())
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "label"])
-        for row in range(rows):
-            topic = names[row % 3]
-            text = " ".join(rng.choice(_WORDS[topic], 3).tolist())
-            writer.writerow([f"{text} number {row}", names[(row + 1) % 3] if row in bad else topic])
-    return path, {row + 2 for row in bad}
+    texts = [f"{' '.join(rng.choice(WORDS[NAMES[row % 3]], 3).tolist())} number {row}" for row in range(rows)]
+    labels = [NAMES[(row + (row in bad)) % 3] for row in range(rows)]
+    return write_csv(path, list(zip(texts, labels, strict=True))), {row + 2 for row in bad}
 
 
-def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_errors_lead_the_list_with_the_right_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
     found = find_label_errors(DataConfig(name=str(path)), encoder=NO_ENCODER)
     rows = list(found)
     assert len(rows) == len(found) == 240 and sorted(row.place for row in rows) == list(range(2, 242))
     assert {row.place for row in rows[: len(bad)]} == bad
-    names = list(_WORDS)
     for row in rows[: len(bad)]:
-        assert row.suspect and row.suggested == names[(row.place - 2) % 3] != row.label
+        assert row.suspect and row.suggested == NAMES[(row.place - 2) % 3] != row.label
         assert row.probability > 0.5 > row.label_probability
     doubt = [row.wrong_probability for row in rows]
     assert doubt == sorted(doubt, reverse=True)
     assert found.agreement == pytest.approx(1 - len(bad) / 240)
+    # The command shows and writes them.
+    output = tmp_path / "doubts.csv"
+    answer = command("label-errors", path, "--from", "none", "--top", 12, "--output", output, "--json").json
+    assert (answer["rows"], answer["output"]) == (240, str(output))
+    assert [row["line"] for row in answer["top"]] == [row.place for row in rows[:12]]
+    assert answer["agreement"] == found.agreement and answer["chance"] < 0.4 < answer["macro_f1"]
+    written = read_rows(output)
+    header = "line,label,suggested,label_probability,probability,wrong_probability,suspect,text"
+    assert [*written[0]] == header.split(",")
+    assert [int(row["line"]) for row in written] == [row.place for row in rows]
+    assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
     # All rows are judged at once: a judgement of all for each row takes minutes in a large file.
     asked = []
     monkeypatch.setattr(LabelErrors, "suspects", property(lambda rows: asked.append(1) or rows.wrong > 0.5))
@@ -137,19 +141,20 @@ def test_states_are_the_means_of_transformers(tmp_path: Path) -> None:
 
 
 def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
     folder = str(write_tiny_encoder(tmp_path / "encoder", path.read_text(encoding="utf-8").splitlines()))
-    asked = find_label_errors(DataConfig(name=str(path)), encoder=folder)
+    config = DataConfig(name=str(path))
+    asked = find_label_errors(config, encoder=folder)
     assert "mean token states" in asked.model and asked.notes == []
     assert {row.place for row in itertools.islice(asked, len(bad))} == bad
 
     there = label_errors.find_encoder
     monkeypatch.setattr(label_errors, "find_encoder", lambda name: there(folder if name == "minilm" else name))
-    assert find_label_errors(DataConfig(name=str(path))).model == asked.model
+    assert find_label_errors(config).model == asked.model
     monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 239)
-    unasked = find_label_errors(DataConfig(name=str(path)))
+    unasked = find_label_errors(config)
     assert "states" not in unasked.model and "--from minilm uses it" in unasked.notes[-1]
 
     def missing(name: str) -> None:
@@ -157,11 +162,10 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
 
     monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 240)
     monkeypatch.setattr(label_errors, "find_encoder", missing)
-    without = find_label_errors(DataConfig(name=str(path)))
+    without = find_label_errors(config)
     assert without.model == unasked.model
     assert without.notes[-1] == "without a pretrained encoder, which finds more: no minilm here"
-    assert main(["label-errors", str(path), "--from", "minilm"]) == 2
-    assert capsys.readouterr().err.endswith("no minilm here\n")
+    assert command("label-errors", path, "--from", "minilm", code=2).err.endswith("no minilm here\n")
 
 
 def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_called_wrong(tmp_path: Path) -> None:
@@ -179,62 +183,33 @@ def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_
     assert any(note.startswith("21 rows have a label that no other text has") for note in found.notes)
 
 
-def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, bad = _planted(tmp_path / "topics.csv")
-    output = tmp_path / "doubts.csv"
-    assert main(["label-errors", str(path), "--from", "none", "--top", "12", "--output", str(output), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["rows"], len(answer["top"]), answer["output"]) == (240, 12, str(output))
-    assert {row["line"] for row in answer["top"]} == bad
-    with output.open(encoding="utf-8", newline="") as stream:
-        written = list(csv.DictReader(stream))
-    assert len(written) == 240
-    header = "line,label,suggested,label_probability,probability,wrong_probability,suspect,text"
-    assert [*written[0]] == header.split(",")
-    assert answer["agreement"] == pytest.approx(1 - len(bad) / 240) and answer["chance"] < 0.4 < answer["macro_f1"]
-    assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
-    assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_meant_is_one_line(tmp_path: Path, command: Command) -> None:
+    path, _ = _planted(tmp_path / "topics.csv", rows=30, wrong=1)
+    for words, message in (
         (["demo"], "'demo' is a corpus"),
         (["wikitext-2"], "'wikitext-2' is running text; give a labelled file"),
-        (["FILE", "fraction=0.5"], "'fraction' has no meaning here"),
-        (["FILE", "data.clen=0"], "did you mean 'clean'?); allowed: text_column"),
-        (["FILE", "--output", "doubts.parquet"], "allowed: .csv"),
-        (["FILE", "--output", "FILE"], "is the input itself"),
-        (["FILE", "data.label_separator=;"], "several labels a row"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    path, _ = _planted(tmp_path / "topics.csv", rows=30, wrong=1)
-    assert main(["label-errors", *(str(path) if each == "FILE" else each for each in arguments)]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+        ([path, "fraction=0.5"], "'fraction' has no meaning here"),
+        ([path, "data.clen=0"], "did you mean 'clean'?); allowed: text_column"),
+        ([path, "--output", "doubts.parquet"], "allowed: .csv"),
+        ([path, "--output", path], "is the input itself"),
+        ([path, "data.label_separator=;"], "several labels a row"),
+    ):
+        error = command("label-errors", *words, code=2).err
+        assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("corpus", "column", "encoder", "measured"),
-    [
-        ("yelp_sentences/upstream_dev", "label", "none", 0.86),
-        ("yelp_sentences/upstream_dev", "label", "minilm", 0.95),
-    ],
-)
+@pytest.mark.parametrize(("encoder", "measured"), [("none", 0.86), ("minilm", 0.95)])
 def test_a_tenth_of_the_list_holds_most_planted_errors(
-    tmp_path: Path, data_root: Path, corpus: str, column: str, encoder: str, measured: float
+    tmp_path: Path, data_root: Path, encoder: str, measured: float
 ) -> None:
     """The figures of docs/how-to/own-data.md: 3,000 real rows, 5 % with another label by chance."""
-    columns = read_parquet_table(data_root / f"{corpus}.parquet", ["text", column]).to_pydict()
-    rng = np.random.default_rng(0)
+    table = read_parquet_table(data_root / "yelp_sentences/upstream_dev.parquet", ["text", "label"])
+    columns, rng = table.to_pydict(), np.random.default_rng(0)
     rows = rng.permutation(len(columns["text"]))[:3_000].tolist()
-    names = sorted({str(columns[column][row]) for row in rows})
-    labels = np.array([names.index(str(columns[column][row])) for row in rows])
+    names = sorted({str(columns["label"][row]) for row in rows})
+    labels = np.array([names.index(str(columns["label"][row])) for row in rows])
     bad = rng.choice(len(rows), len(rows) // 20, replace=False)
     labels[bad] = (labels[bad] + rng.integers(1, len(names), len(bad))) % len(names)
     path = write_csv(
