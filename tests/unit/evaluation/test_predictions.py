@@ -19,13 +19,10 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
     ids = [f"zeile-{index}-ü" for index in range(rows)]
     write_predictions(tmp_path, "test", ids, labels, logits)
     back = read_predictions(tmp_path, "test")
-    assert back.ids == ids
-    assert np.array_equal(back.labels, labels)
-    assert back.logits.dtype == np.float32
+    assert (back.ids, back.labels.tolist(), back.logits.tolist()) == (ids, labels.tolist(), logits.tolist())
+    assert back.logits.dtype == np.float32 and len(back) == rows
     if rows:
-        assert np.array_equal(back.logits, logits)
         assert np.array_equal(back.correct, logits.argmax(axis=1) == labels)
-    assert len(back) == rows
     assert [item.name for item in (tmp_path / "predictions").iterdir()] == ["test.parquet"]
 
 
@@ -42,22 +39,14 @@ def test_files_that_are_missing_cut_or_refused_by_the_system_say_so(tmp_path: Pa
         read_predictions(tmp_path, "x" * 300)
 
 
-def table(labels: list[int | None], logits: list[list[float]]) -> dict[str, pa.Array]:
-    ids = pa.array([str(row) for row in range(len(labels))])
-    return {"id": ids, "label": pa.array(labels, pa.int64()), "logits": pa.array(logits, pa.list_(pa.float32()))}
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"text": pa.array(["a"])}, "columns"),
-        (table([0, 1], [[0.0, 1.0], [1.0]]), "rows of"),
-        (table([None], [[0.0, 1.0]]), "empty cells"),
-    ],
-)
-def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, pa.Array], words: str) -> None:
+def test_other_tables_are_refused(tmp_path: Path) -> None:
     path = predictions_path(tmp_path, "test")
     path.parent.mkdir(parents=True)
-    pq.write_table(pa.table(columns), path)
-    with pytest.raises(CheckpointError, match=words):
+    for labels, logits, words in (([0, 1], [[0.0, 1.0], [1.0]], "rows of"), ([None], [[0.0, 1.0]], "empty cells")):
+        columns = {"id": list(map(str, range(len(labels)))), "label": pa.array(labels, pa.int64())}
+        pq.write_table(pa.table({**columns, "logits": pa.array(logits, pa.list_(pa.float32()))}), path)
+        with pytest.raises(CheckpointError, match=words):
+            read_predictions(tmp_path, "test")
+    pq.write_table(pa.table({"text": ["a"]}), path)
+    with pytest.raises(CheckpointError, match="columns"):
         read_predictions(tmp_path, "test")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,29 +17,27 @@ from recurra.evaluation.audits.shortcuts import audit_shortcuts
 WORDS = [f"w{number}" for number in range(400)]
 
 
-def rows_of(count: int, seed: int, words: int = 12) -> tuple[list[str], np.ndarray]:
-    """Texts of chance words, of which the first tells the label."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(count) % 2
-    texts = [" ".join([["dull", "fine"][label], *rng.choice(WORDS, words)]) for label in labels.tolist()]
+def rows_of(count: int, seed: int, mark: str) -> tuple[list[str], np.ndarray]:
+    """Texts of chance words, of which the first tells the label, and a mark behind those of one label."""
+    rng, labels = np.random.default_rng(seed), np.arange(count) % 2
+    texts = [" ".join([["dull", "fine"][label], *rng.choice(WORDS, 12)]) + mark * label for label in labels.tolist()]
     return texts, labels
+
+
+def named(audits: list[AuditResult], name: str = "leakage.exact") -> AuditResult:
+    return next(audit for audit in audits if audit.name == f"{name}.test")
 
 
 def dataset(leaked: int, test_rows: int = 200, mark: str = "") -> TextDataset:
     """Of the test rows some are training rows."""
-    train, train_labels = rows_of(300, 0)
-    test, test_labels = rows_of(test_rows - leaked, 1)
-    train, test = ([f"{text}{mark if text.startswith('fine') else ''}" for text in each] for each in (train, test))
+    train, train_labels = rows_of(300, 0, mark)
+    test, test_labels = rows_of(test_rows - leaked, 1, mark)
     labels = np.concatenate([test_labels, train_labels[:leaked]])
     splits = {
         "train": TextSplit("train", train, train_labels, list(map(str, range(300)))),
         "test": TextSplit("test", [*test, *train[:leaked]], labels, list(map(str, range(test_rows)))),
     }
     return TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
-
-
-def exact(audits: list[AuditResult]) -> AuditResult:
-    return next(audit for audit in audits if audit.name == "leakage.exact.test")
 
 
 def right_rows(rest: float, leaked: float, *, rows: int = 200, copies: int = 10) -> np.ndarray:
@@ -61,10 +59,11 @@ def test_the_rows_that_were_found_are_kept_bit_by_bit() -> None:
 
 
 def test_a_few_copies_are_a_note_with_the_figure_without_them() -> None:
-    found = exact(audit_leakage(dataset(10)))
-    assert found.status == "failed" and kept_rows(found, 200).tolist() == [False] * 190 + [True] * 10  # type: ignore[union-attr]
+    found = named(audit_leakage(dataset(10)))
+    rows = kept_rows(found, 200)
+    assert found.status == "failed" and rows is not None and rows.tolist() == [False] * 190 + [True] * 10
     right = right_rows(0.8, 1.0)
-    graded = exact(grade([found], {"test": right}, "baseline"))
+    graded = named(grade([found], {"test": right}, "baseline"))
     assert graded.status == "note" and graded.value == found.value
     effect = effect_of(graded)
     low, high = stats.binomtest(int(right.sum()), 200).proportion_ci(0.95, method="wilson")
@@ -72,22 +71,19 @@ def test_a_few_copies_are_a_note_with_the_figure_without_them() -> None:
     assert effect["share_right_without"] == pytest.approx(right[:190].mean()) and low < right[:190].mean() < high
     assert effect["difference"] == pytest.approx(right[:190].mean() - right.mean())
     assert f"baseline is right on {right[:190].mean():.3f} of 190 rows" in graded.summary and "inside" in graded.summary
+    # Copies that move the figure out of its interval, up or down, fail.
+    found = named(audit_leakage(dataset(80)))
+    for rest, leaked in ((0.6, 1.0), (0.95, 0.1)):
+        graded = named(grade([found], {"test": right_rows(rest, leaked, copies=80)}, "baseline"))
+        assert graded.status == "failed" and "outside the interval" in graded.summary
 
 
-@pytest.mark.parametrize(("rest", "leaked"), [(0.6, 1.0), (0.95, 0.1)])
-def test_copies_that_move_the_figure_out_of_its_interval_fail(rest: float, leaked: float) -> None:
-    copies = 80
-    found = exact(audit_leakage(dataset(copies)))
-    graded = grade([found], {"test": right_rows(rest, leaked, copies=copies)}, "baseline")[0]
-    assert graded.status == "failed" and "outside the interval" in graded.summary
-
-
-@pytest.mark.parametrize(("copies", "rows", "status"), [(190, 200, "failed"), (2, 20, "note"), (12, 30, "failed")])
-def test_without_enough_other_rows_the_share_decides(copies: int, rows: int, status: str) -> None:
-    found = exact(audit_leakage(dataset(copies, rows)))
-    graded = grade([found], {"test": np.ones(rows, dtype=bool)}, "linear")[0]
-    assert graded.status == status and "too few to judge" in graded.summary
-    assert "share_right_without" not in effect_of(graded)
+def test_without_enough_other_rows_the_share_decides() -> None:
+    for copies, rows, status in ((190, 200, "failed"), (2, 20, "note"), (12, 30, "failed")):
+        found = named(audit_leakage(dataset(copies, rows)))
+        graded = named(grade([found], {"test": np.ones(rows, dtype=bool)}, "linear"))
+        assert graded.status == status and "too few to judge" in graded.summary
+        assert "share_right_without" not in effect_of(graded)
 
 
 def test_what_nobody_measured_stays_failed_and_what_passed_is_not_touched() -> None:
@@ -100,26 +96,22 @@ def test_what_nobody_measured_stays_failed_and_what_passed_is_not_touched() -> N
     assert grade([old], {"test": right_rows(0.8, 1.0)}, "linear") == [old]
 
 
-def form(audits: list[AuditResult]) -> AuditResult:
-    return next(audit for audit in audits if audit.name == "shortcuts.format.test")
-
-
 def test_form_is_a_note_with_its_share_and_a_failure_for_who_asks() -> None:
-    audits = audit_shortcuts(dataset(0, mark=" !!!"))
-    found = form(audits)
+    form, audits = "shortcuts.format", audit_shortcuts(dataset(0, mark=" !!!"))
+    found = named(audits, form)
     assert found.status == "note" and needs_predictions(audits)
     right = np.arange(200) < 180
-    graded = form(grade(audits, {"test": right}, "linear"))
+    graded = named(grade(audits, {"test": right}, "linear"), form)
     gain = (found.details["accuracy"] - found.details["majority_accuracy"]) / (0.9 - found.details["majority_accuracy"])
     assert graded.status == "note" and effect_of(graded)["share_of_gain"] == pytest.approx(gain)
     assert "linear is right on 0.900" in graded.summary
     for given in ({}, {"test": right}):
-        assert form(grade(audits, given, "linear", form_must_not_predict=True)).status == "failed"
+        assert named(grade(audits, given, "linear", form_must_not_predict=True), form).status == "failed"
     # In folds of train it is of other rows than the model's share.
     of_train = audit_shortcuts(dataset(0, 30, mark=" !!!"))
-    assert form(of_train).status == "note" and grade(of_train, {"test": right[:30]}, "linear") == of_train
+    assert named(of_train, form).status == "note" and grade(of_train, {"test": right[:30]}, "linear") == of_train
     plain = audit_shortcuts(dataset(0))
-    assert form(grade(plain, {"test": right}, "linear", form_must_not_predict=True)).status == "passed"
+    assert named(grade(plain, {"test": right}, "linear", form_must_not_predict=True), form).status == "passed"
 
 
 def test_the_control_is_the_linear_model_and_leaves_large_data_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,11 +119,10 @@ def test_the_control_is_the_linear_model_and_leaves_large_data_out(monkeypatch: 
     right = control_right(data)["test"]
     # The first word tells the label, and a linear model of words finds it.
     assert right.shape == (200,) and right.mean() > 0.9
-    several: dict[str, Any] = {
-        name: TextSplit(name, split.texts, np.stack([split.labels, 1 - split.labels], axis=1), split.ids)
+    both = {
+        name: replace(split, labels=np.stack([split.labels, 1 - split.labels], axis=1))
         for name, split in data.splits.items()
     }
-    both = TextDataset("toy", "split", ["no", "yes"], several, "test", ["test"])
-    assert control_right(both)["test"].mean() > 0.9
+    assert control_right(replace(data, splits=both))["test"].mean() > 0.9
     monkeypatch.setattr("recurra.evaluation.audits.grading.MOST_CONTROL_ROWS", 299)
     assert control_right(data) == {}

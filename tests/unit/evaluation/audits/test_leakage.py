@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +31,10 @@ def split(name: str, texts: list[str], groups: list[Group] | None = None) -> Tex
     return TextSplit(name, texts, labels, [f"{name}-{row}" for row in range(len(texts))], groups)
 
 
-def _audit(
-    train: list[str], test: list[str], groups: tuple[list[Group], list[Group]] | None = None
-) -> dict[str, AuditResult]:
-    splits = {
-        "train": split("train", train, groups[0] if groups else None),
-        "test": split("test", test, groups[1] if groups else None),
-    }
-    dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
-    results = audit_leakage(dataset)
+def _audit(train: list[str], test: list[str], groups: Sequence[list[Group]] = ()) -> dict[str, AuditResult]:
+    parts = itertools.zip_longest(("train", "test"), (train, test), groups)
+    splits = {name: split(name, texts, group) for name, texts, group in parts}
+    results = audit_leakage(TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"]))
     return {result.name.removeprefix("leakage.").removesuffix(".test"): result for result in results}
 
 
@@ -50,21 +47,15 @@ TRAIN = _sentences(200, 12, 0)
 FRESH = _sentences(100, 12, 1)
 
 
-def test_unrelated_splits_pass() -> None:
+def test_copies_fail_and_are_shown_and_unrelated_splits_pass() -> None:
+    kinds = ("exact", "normalised", "contained", "ngram")
     got = _audit(TRAIN, FRESH)
-    assert {kind: result.status for kind, result in got.items()} == {
-        "exact": "passed",
-        "normalised": "passed",
-        "contained": "passed",
-        "ngram": "passed",
-        "source": "skipped",
+    assert {kind: result.status for kind, result in got.items()} == dict.fromkeys(kinds, "passed") | {
+        "source": "skipped"
     }
     assert got["contained"].value == 0
-
-
-def test_copies_fail_and_are_shown() -> None:
     got = _audit(TRAIN, FRESH[:93] + TRAIN[:7])
-    for kind in ("exact", "normalised", "contained", "ngram"):
+    for kind in kinds:
         assert got[kind].status == "failed", kind
         assert got[kind].value == pytest.approx(0.07)
         assert got[kind].details["rows"] == 7
@@ -72,6 +63,13 @@ def test_copies_fail_and_are_shown() -> None:
     first = got["exact"].details["examples"][0]
     assert first == {"id": "test-93", "text": TRAIN[0], "train_text": TRAIN[0]}
     assert "7 of 100" in got["exact"].summary
+    # A few equal texts are natural.
+    got = _audit(TRAIN, [*FRESH, *_sentences(99, 12, 2), TRAIN[0]])
+    assert (got["exact"].value, got["exact"].status) == (1 / 200, "passed")
+    few = _audit(TRAIN, ["a b c d"] * 50)["ngram"]
+    assert few.status == "skipped" and "0 rows of 8 words" in few.summary
+    for train, test in ((TRAIN, []), ([], TRAIN)):
+        assert [result.status for result in _audit(train, test).values()] == ["skipped"] * 5
 
 
 def test_rows_of_another_task_are_searched_too() -> None:
@@ -108,17 +106,6 @@ def test_a_changed_copy_is_found_by_one_measure_alone(kind: str) -> None:
     assert got[kind].details["examples"][0] == {**example, **found}
 
 
-def test_ngrams_need_long_rows() -> None:
-    got = _audit(TRAIN, ["a b c d"] * 50)["ngram"]
-    assert got.status == "skipped"
-    assert "0 rows of 8 words" in got.summary
-
-
-def test_a_few_equal_texts_are_natural() -> None:
-    got = _audit(TRAIN, [*FRESH, *_sentences(99, 12, 2), TRAIN[0]])["exact"]
-    assert (got.value, got.status) == (1 / 200, "passed")
-
-
 def test_one_shared_source_fails() -> None:
     train_groups: list[Group] = [(row,) for row in range(len(TRAIN))]
     test_groups: list[Group] = [(1000 + row,) for row in range(len(FRESH))]
@@ -127,12 +114,6 @@ def test_one_shared_source_fails() -> None:
     got = _audit(TRAIN, FRESH, (train_groups, test_groups))["source"]
     assert (got.status, got.value) == ("failed", 0.01)
     assert got.details["examples"] == [{"id": "test-4", "text": FRESH[4], "sources": [17]}]
-
-
-def test_empty_split_is_skipped() -> None:
-    kinds = ("exact", "normalised", "contained", "ngram", "source")
-    for train, test in ((TRAIN, []), ([], TRAIN)):
-        assert {kind: result.status for kind, result in _audit(train, test).items()} == dict.fromkeys(kinds, "skipped")
 
 
 def test_rows_that_only_the_teacher_learned_are_counted() -> None:
@@ -163,131 +144,91 @@ def test_pooled_sst2_leaks_and_official_does_not(data_root: Path) -> None:
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), max_size=8)
 
 
-def _naive(train: list[str], texts: list[str], ngram: int, min_words: int) -> tuple[list[int], list[int], list[int]]:
-    container, total, found = [], [], []
-    split_train = [text.split() for text in train]
-
+@given(TEXTS, TEXTS, st.integers(2, 5), st.integers(1, 4))
+@settings(max_examples=200)
+def test_agrees_with_a_plain_search(train: list[str], texts: list[str], ngram: int, min_words: int) -> None:
     def stands(words: list[str]) -> int:
-        for row, other in enumerate(split_train):
+        for row, other in enumerate(text.split() for text in train):
             if any(other[start : start + len(words)] == words for start in range(len(other) - len(words) + 1)):
                 return row
         return -1
 
-    for text in texts:
-        words = text.split()
-        container.append(stands(words) if len(words) >= min_words else -1)
-        grams = [words[start : start + ngram] for start in range(len(words) - ngram + 1)]
-        total.append(len(grams))
-        found.append(sum(stands(gram) >= 0 for gram in grams))
-    return container, total, found
-
-
-@given(TEXTS, TEXTS, st.integers(2, 5), st.integers(1, 4))
-@settings(max_examples=200)
-def test_agrees_with_a_plain_search(train: list[str], texts: list[str], ngram: int, min_words: int) -> None:
     got = find_overlap(train, texts, ngram=ngram, min_words=min_words)
-    expected = _naive(train, texts, ngram, min_words)
-    assert (got.container.tolist(), got.ngrams.tolist(), got.ngrams_found.tolist()) == expected
+    split_texts = [text.split() for text in texts]
+    grams = [[words[at : at + ngram] for at in range(len(words) - ngram + 1)] for words in split_texts]
+    container = [stands(words) if len(words) >= min_words else -1 for words in split_texts]
+    assert (got.container.tolist(), got.ngrams.tolist()) == (container, [len(each) for each in grams])
+    assert got.ngrams_found.tolist() == [sum(stands(gram) >= 0 for gram in each) for each in grams]
 
 
-def test_rows_inside_training_rows_are_told_from_the_others() -> None:
+@pytest.mark.parametrize("equal", [False, True])
+def test_rows_inside_training_rows_are_told_from_the_others(*, equal: bool) -> None:
     train = split("train", [f"so the film{row} was very good and long" for row in range(60)])
-    seen = [f"film{row} was very good" for row in range(40)]
-    unseen = [f"other{row} was very good and long" for row in range(50)]
-    test = split("test", [*seen, *unseen, *["very good"] * 10])
-    correct = np.array([True] * 36 + [False] * 4 + [True] * 30 + [False] * 20 + [False] * 10)
-    got = audit_seen(train, test, correct)
+    rows = [f"film{row} was very good" for row in range(40)]
+    rows += [f"other{row} was very good{'' if equal else ' and long'}" for row in range(50)]
+    correct = np.array([True] * 36 + [False] * 4 + [True] * 30 + [False] * 20)
+    got = audit_seen(train, split("test", [*rows, *["very good"] * 10]), np.append(correct, [False] * 10))
     assert (got.name, got.status, got.threshold) == ("seen.test", "measured", None)
     assert got.details["seen"]["rows"] == 40 and got.details["seen"]["accuracy"] == pytest.approx(0.9)
     assert got.details["unseen"]["rows"] == 50 and got.details["unseen"]["accuracy"] == pytest.approx(0.6)
-    assert got.details["rows_too_short"] == 10
-    assert got.value == pytest.approx(0.3)
+    assert got.details["rows_too_short"] == 10 and got.value == pytest.approx(0.3)
     low, high = got.details["interval"]
     assert 0.1 < low < 0.3 < high < 0.5
-    assert got.details["at_equal_length"] is None
     assert "0.900 on the 40 rows" in got.summary and "0.600 on the 50" in got.summary
-
-
-def test_the_difference_at_equal_length_is_told_where_lengths_meet() -> None:
-    train = split("train", [f"so the film{row} was very good and long" for row in range(60)])
-    rows = [*(f"film{row} was very good" for row in range(40)), *(f"other{row} was very good" for row in range(50))]
-    correct = np.array([True] * 36 + [False] * 4 + [True] * 30 + [False] * 20)
-    got = audit_seen(train, split("test", rows), correct)
-    words = np.full(90, 4)
-    expected = difference_at_equal_length(correct, np.arange(90) < 40, np.arange(90) >= 40, words)
+    if not equal:
+        assert got.details["at_equal_length"] is None
+        return
+    seen = np.arange(90) < 40
+    expected = difference_at_equal_length(correct, seen, ~seen, np.full(90, 4))
     assert got.details["at_equal_length"] == {"difference": expected[0], "interval": [*expected[1:]]}
-    assert got.value == pytest.approx(expected[0])
     low, high = (f"{'+' if end >= 0 else '-'}{abs(end):.3f}" for end in expected[1:])
     assert f"; at equal length +0.300 ({low} to {high})" in got.summary.replace("\u2212", "-")
+    few = audit_seen(split("train", ["nothing in common"]), split("test", rows[:50]), correct[:50])
+    assert few.status == "skipped"
+    assert "0 rows of 3 words or more are contained" in few.summary and "20 of both" in few.summary
 
 
-def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
-    train = split("train", ["nothing in common at all"])
-    got = audit_seen(train, split("test", [f"a b c {row}" for row in range(50)]), np.ones(50, dtype=bool))
-    assert got.status == "skipped"
-    assert "0 rows of 3 words or more are contained" in got.summary and "20 of both" in got.summary
-
-
-def test_the_interval_is_newcombe_s() -> None:
+def test_the_interval_is_newcombe_s_and_the_stratified_one_that_of_its_formula() -> None:
     # Newcombe 1998, table II, method 10, examples (a) and (g).
     assert difference_interval(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=5e-5)
     assert difference_interval(10, 10, 0, 20) == pytest.approx((0.6791, 1.0), abs=5e-5)
-
-
-def test_the_stratified_interval_is_that_of_its_formula_and_one_stratum_is_the_plain_difference() -> None:
-    seen = np.array([True] * 40 + [False] * 60)
-    right = np.array([True] * 30 + [False] * 10 + [True] * 30 + [False] * 30)
-    difference, low, high = difference_at_equal_length(right, seen, ~seen, np.full(100, 7))
-    assert difference == pytest.approx(0.25)
     # A row of each group in a stratum counts; a stratum of one group alone does not.
-    one = difference_at_equal_length(
-        np.array([True, False, True]),
-        np.array([True, False, True]),
-        np.array([False, True, False]),
-        np.array([3, 3, 4]),
-    )
+    group = np.array([True, False, True])
+    one = difference_at_equal_length(np.array([True, False, True]), group, ~group, np.array([3, 3, 4]))
     assert one is not None and one[0] == 1.0
-    # Wald's interval of two shares, which Sato's comes close to in one stratum.
-    half = 1.96 * np.sqrt(0.75 * 0.25 / 40 + 0.25 / 60)
-    assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.01)
-    # Two strata by the formulas of Sato (1989), a table at a time: right of seen, seen, right of unseen, unseen.
-    tables = [(9, 12, 4, 8), (3, 5, 20, 25)]
-    weight = sum(n * m / (n + m) for _, n, _, m in tables)
-    expected = sum((a * m - c * n) / (n + m) for a, n, c, m in tables) / weight
-    p = sum((n * n * c - m * m * a + n * m * (m - n) / 2) / (n + m) ** 2 for a, n, c, m in tables)
-    q = sum((a * (m - c) + c * (n - a)) / (2 * (n + m)) for a, n, c, m in tables)
-    wide = 1.959964 * np.sqrt(expected * p + q) / weight
-    cells = [(words, group, row < good) for words, (a, n, c, m) in enumerate(tables, 3)
-             for group, good, count in ((True, a, n), (False, c, m)) for row in range(count)]  # fmt: skip
-    words, group, outcome = (np.array(column) for column in zip(*cells, strict=True))
-    found = difference_at_equal_length(outcome, group, ~group, words)
-    assert found == pytest.approx((expected, expected - wide, expected + wide), rel=1e-6)
+    # By the formulas of Sato (1989), a table at a time: right of seen, seen, right of unseen, unseen.
+    for tables in ([(30, 40, 30, 60)], [(9, 12, 4, 8), (3, 5, 20, 25)]):
+        weight = sum(n * m / (n + m) for _, n, _, m in tables)
+        expected = sum((a * m - c * n) / (n + m) for a, n, c, m in tables) / weight
+        p = sum((n * n * c - m * m * a + n * m * (m - n) / 2) / (n + m) ** 2 for a, n, c, m in tables)
+        q = sum((a * (m - c) + c * (n - a)) / (2 * (n + m)) for a, n, c, m in tables)
+        wide = 1.959964 * np.sqrt(expected * p + q) / weight
+        cells = [(words, group, row < good) for words, (a, n, c, m) in enumerate(tables, 3)
+                 for group, good, count in ((True, a, n), (False, c, m)) for row in range(count)]  # fmt: skip
+        words, group, outcome = (np.array(column) for column in zip(*cells, strict=True))
+        found = difference_at_equal_length(outcome, group, ~group, words)
+        assert found == pytest.approx((expected, expected - wide, expected + wide), rel=1e-6)
 
 
-def causality(status: str, calls: list[str]) -> list[AuditResult]:
-    calls.append(status)
-    return [AuditResult(name="causality.final", status=status, summary="said by the audit")]
-
-
-@pytest.mark.parametrize("perplexity", [15.0, 37.5, float("inf")])
-def test_an_honest_perplexity_forces_nothing(perplexity: float) -> None:
-    calls: list[str] = []
-    (alarm,) = audit_too_good(perplexity, lambda: causality("passed", calls))
-    assert alarm.status == "passed" and calls == []
+LEAKS = "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.final)"
 
 
 @pytest.mark.parametrize(
     ("perplexity", "found", "status", "said"),
     [
-        (1.08, "failed", "failed", "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.final)"),
+        (1.08, "failed", "failed", LEAKS),
         (14.9, "passed", "measured", "look for test text in training"),
+        *[(honest, None, "passed", "") for honest in (15.0, float("inf"))],
     ],
 )
 def test_a_perplexity_below_15_forces_the_causality_audit(
-    perplexity: float, found: str, status: str, said: str
+    perplexity: float, found: str | None, status: str, said: str
 ) -> None:
-    calls: list[str] = []
-    alarm, audit = audit_too_good(perplexity, lambda: causality(found, calls))
-    assert calls == [found] and (audit.name, audit.status) == ("causality.final", found)
-    assert (alarm.status, alarm.value) == (status, perplexity)
+    def causality() -> list[AuditResult]:
+        assert found is not None
+        return [AuditResult(name="causality.final", status=found, summary="said by the audit")]
+
+    alarm, *audits = audit_too_good(perplexity, causality)
+    assert [(audit.name, audit.status) for audit in audits] == ([("causality.final", found)] if found else [])
+    assert (alarm.status, alarm.value) == (status, None if perplexity == float("inf") else perplexity)
     assert all(part in alarm.summary for part in said.split("; "))
