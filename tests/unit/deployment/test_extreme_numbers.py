@@ -33,7 +33,6 @@ from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.graph import quantise_rows
 from recurra.deployment.onnx.model import write_onnx
 from recurra.models.controls.fitting import fit_linear, fit_static
-from recurra.models.controls.linear import LinearModel
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence, entropy
 from reviews import review_rows
 from tiny import stirred
@@ -93,7 +92,7 @@ def opened(name: str, one: Model, edits: Sequence[Edit] = ()) -> Engine | None:
         return TransformerEngine.load(folder, max_length=MAX_LENGTH)
 
 
-def alone(engine: Engine | LinearModel, texts: list[str]) -> np.ndarray:
+def alone(engine: Engine, texts: list[str]) -> np.ndarray:
     return np.concatenate([engine.logits([text], 32) for text in texts])
 
 

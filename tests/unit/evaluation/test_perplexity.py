@@ -1,4 +1,4 @@
-"""Perplexity and loss by position: against counts, a stock model's own loss, and a loop over the text."""
+"""Perplexity, loss by position and loss under exit rules: against counts, and loops over the text token by token."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
+from foreign import tiny_gpt2
+from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError, RunError
 from recurra.core.record import FINAL_HEAD
 from recurra.data.language.tokenization import EncodedText
 from recurra.evaluation.perplexity import (
     PositionLoss,
+    calibrate_language,
     evaluate_perplexity,
     loss_by_position,
     score_texts,
+    score_token_exits,
     scoring_windows,
 )
+from recurra.models.cache import RecurraCache
+from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit, confidence
+from tiny import language_model, stir
 
 VOCABULARY = 23
 
@@ -46,15 +53,11 @@ class Bigrams(nn.Module):
 
 
 def gpt2() -> GPT2LMHeadModel:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    config = GPT2Config(**sizes, initializer_range=0.4, bos_token_id=0, eos_token_id=0)
-    return GPT2LMHeadModel(config).eval()
+    return tiny_gpt2(vocab_size=VOCABULARY, n_positions=32).eval()
 
 
-def encoded(lengths: list[int], seed: int = 0) -> EncodedText:
-    dice = np.random.default_rng(seed)
-    ids = dice.integers(1, VOCABULARY, sum(lengths)).astype(np.int32)
+def encoded(lengths: list[int]) -> EncodedText:
+    ids = np.random.default_rng(0).integers(1, VOCABULARY, sum(lengths)).astype(np.int32)
     return EncodedText(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), 0, words=50, num_bytes=300)
 
 
@@ -88,26 +91,41 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     assert result.token_perplexity == pytest.approx(math.exp(exact / result.tokens)) == math.exp(result.loss)
 
 
+@pytest.mark.parametrize(("packed", "stride"), [(True, None), (True, 3), (False, None), (False, 1)])
 @torch.no_grad()
-def test_blocks_are_what_the_stock_model_says_with_its_own_loss() -> None:
-    model, text = gpt2(), encoded([25, 14, 30])
-    stream = np.concatenate([[0], text.joined])
-    nats = 0.0
-    for start in range(0, len(stream) - 1, 8):
-        block = torch.from_numpy(stream[start : start + 9].astype(np.int64))[None]
-        nats += float(model(block, labels=block).loss) * (block.shape[1] - 1)
-    assert evaluate_perplexity(model, text, context=8)[FINAL_HEAD].nats == pytest.approx(nats, rel=1e-5)
+def test_each_position_has_the_mean_of_a_loop_over_the_text_whatever_the_batch(
+    packed: bool, stride: int | None
+) -> None:
+    model, text = gpt2(), encoded([25, 0, 14, 3, 1])
+    # Nats by position: one call a token, the windows laid by hand.
+    expected: list[list[float]] = [[] for _ in range(8)]
+    for tokens in [text.joined] if packed else [text.text(index) for index in range(len(text))]:
+        read = [0, *tokens.tolist()]
+        for token in range(len(tokens)):
+            start = 0
+            while start + 8 <= token:
+                start += stride or 8
+            logits = model(input_ids=torch.tensor([read[start : token + 1]])).logits[0, -1].double()
+            expected[token - start].append(-float(logits.log_softmax(-1)[tokens[token]]))
+    options: dict[str, Any] = {"context": 8, "stride": stride, "packed": packed, "by_position": True}
+    for batch_positions in (1, 20, 10_000):
+        result = evaluate_perplexity(model, text, **options, batch_positions=batch_positions)[FINAL_HEAD]
+        assert result.positions is not None
+        found = result.positions
+        assert list(found.tokens) == [len(nats) for nats in expected]
+        assert result.tokens == (len(text.joined) if packed else sum(map(len, expected)))
+        for loss, nats in zip(found.loss, expected, strict=True):
+            assert loss == (pytest.approx(np.mean(nats), rel=1e-4) if nats else None)
+        assert result.nats == pytest.approx(sum(map(sum, expected)), rel=1e-5)
+    assert found.mean(slice(None)) == pytest.approx(result.loss)
+    assert found.mean(slice(0, 7)) == pytest.approx(np.mean([each for nats in expected[:7] for each in nats]), rel=1e-4)
 
 
-@pytest.mark.parametrize(("packed", "stride"), [(True, 3), (True, None), (False, None), (False, 2)])
-def test_the_batch_changes_nothing_and_padding_is_not_counted(packed: bool, stride: int | None) -> None:
-    model, text = gpt2(), encoded([25, 0, 14, 3, 1, 30])
-    results = [
-        evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, batch_positions=positions)[FINAL_HEAD]
-        for positions in (1, 20, 10_000)
-    ]
-    assert {result.tokens for result in results} == {len(text.joined)}
-    assert [result.nats for result in results] == pytest.approx([results[0].nats] * 3, rel=1e-6)
+def test_a_position_without_tokens_has_no_loss_and_no_weight() -> None:
+    found = loss_by_position(np.array([1.0, 3.0, 5.0]), np.array([2, 2, 0]), 4)
+    assert found == PositionLoss((5.0, None, 2.0, None), (1, 0, 2, 0))
+    assert (found.mean(slice(None)), found.mean(slice(1, 2)), found.mean(slice(1, None))) == (3.0, None, 2.0)
+    assert found.plain() == {"loss": [5.0, None, 2.0, None], "tokens": [1, 0, 2, 0]}
 
 
 def test_exits_are_scored_if_the_model_has_them() -> None:
@@ -122,77 +140,102 @@ def test_exits_are_scored_if_the_model_has_them() -> None:
     assert [*results] == ["exit-2", "exit-4", FINAL_HEAD]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"context": 0}, "context 0 is impossible; allowed: from 1"),
-        ({"context": 33}, "context 33 is more than the model can read; allowed: 1 to 32"),
-        ({"context": 8, "stride": 9}, "stride 9 is impossible; allowed: 1 to the context, 8"),
-    ],
-)
-def test_impossible_windows(values: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        evaluate_perplexity(gpt2(), encoded([20]), **values)
-
-
-def test_a_tokenizer_that_does_not_fit_and_a_broken_model() -> None:
+def test_what_cannot_be_scored_is_refused() -> None:
+    for context, stride, message in (
+        (0, None, "context 0 is impossible; allowed: from 1"),
+        (33, None, "context 33 is more than the model can read; allowed: 1 to 32"),
+        (8, 9, "stride 9 is impossible; allowed: 1 to the context, 8"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            evaluate_perplexity(gpt2(), encoded([20]), context=context, stride=stride)
     with pytest.raises(ConfigurationError, match="token 22 is unknown to the model, which has 5 tokens"):
         score_texts(Bigrams(torch.zeros(5, 5)), [np.array([3, 22])], first_read=0, context=4)
     with pytest.raises(RunError, match="not numbers"):
         score_texts(Bigrams(torch.full((5, 5), math.nan)), [np.array([3, 2])], first_read=0, context=4)
+    with pytest.raises(ConfigurationError, match=r"loss bound is -0\.1; allowed: 0 or above"):
+        calibrate_language(model_of("crt"), TEXTS, -0.1, **READ)
+    with pytest.raises(ConfigurationError, match="this model cannot generate: it leaks"):
+        score_token_exits(language_model(causal_convolution=False), TEXTS, None, **READ)
 
 
 def test_the_logits_of_one_batch_are_held_at_a_time() -> None:
     alive: list[int] = []
     made: list[weakref.ref[torch.Tensor]] = []
 
-    class Watched(Bigrams):
-        def forward(self, input_ids: torch.Tensor, **_: object) -> SimpleNamespace:
-            alive.append(sum(reference() is not None for reference in made))
-            output = super().forward(input_ids)
-            made.append(weakref.ref(output.logits))
-            assert output.logits.shape[:2].numel() <= 16
-            return output
+    def watch(logits: torch.Tensor) -> None:
+        alive.append(sum(reference() is not None for reference in made))
+        made.append(weakref.ref(logits))
+        assert logits.shape[:2].numel() <= 16
 
-    evaluate_perplexity(Watched(torch.zeros(VOCABULARY, VOCABULARY)), encoded([90]), context=8, batch_positions=16)
+    model = Bigrams(torch.zeros(VOCABULARY, VOCABULARY), exits=watch)
+    evaluate_perplexity(model, encoded([90]), context=8, batch_positions=16)
     assert len(made) > 4 and set(alive) == {0}
 
 
+# Rules of exits.
+CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "crt": CRT,
+    "rotary, two layers, prelude": {**CRT, "position": "rotary", "num_core_layers": 2, "num_prelude_layers": 1},
+    "SwiGLU": {**CRT, "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "residual_scale": 0.5},
+}  # fmt: skip
+READ: dict[str, Any] = {"first_read": 0, "context": 16}
+# Of several windows, of a part of one, and of one token.
+DICE = np.random.default_rng(0)
+TEXTS: list[Any] = [DICE.integers(0, 11, size) for size in (40, 9, 1, 16)]
+
+
+def model_of(variant: str) -> RecurraForCausalLM:
+    model = language_model(**VARIANTS[variant]).double().eval()
+    stir(model, spread=0.4)
+    return model
+
+
 @torch.no_grad()
-def naive(model: Any, text: np.ndarray, context: int, stride: int) -> dict[int, list[float]]:
-    """Nats of each token by position: one call a token, the windows laid by hand."""
-    read = [0, *text.tolist()]
-    found: dict[int, list[float]] = {}
-    for token in range(len(text)):
-        start = 0
-        while start + context <= token:
-            start += stride
-        logits = model(input_ids=torch.tensor([read[start : token + 1]])).logits[0, -1].double()
-        found.setdefault(token - start, []).append(-float(logits.log_softmax(-1)[text[token]]))
-    return found
+def decoded(model: RecurraForCausalLM, rule: ExitRule | None) -> tuple[list[float], list[int]]:
+    """Nats and recurrences of every token, each read through a cache behind those before it in its block."""
+    nats, depths = [], []
+    for text in TEXTS:
+        for start in range(0, len(text), 16):
+            block = text[start : start + 16].tolist()
+            cache = RecurraCache(model.config)
+            read = [int(text[start - 1]) if start else 0, *block[:-1]]
+            for token, target in zip(read, block, strict=True):
+                output = model(torch.tensor([[token]]), past_key_values=cache, exit_rule=rule)
+                nats.append(-float(output.logits[0, 0].log_softmax(-1)[target]))
+                depths.append(4 if output.exited_after is None else int(output.exited_after))
+    return nats, depths
 
 
-@pytest.mark.parametrize(("packed", "stride"), [(True, None), (True, 3), (False, None), (False, 1)])
-def test_each_position_has_the_mean_of_a_loop_over_the_text(packed: bool, stride: int | None) -> None:
-    model, text = gpt2(), encoded([25, 0, 14, 3])
-    texts = [text.joined] if packed else [text.text(index) for index in range(len(text))]
-    expected: dict[int, list[float]] = {}
-    for each in texts:
-        for position, nats in naive(model, each, 8, stride or 8).items():
-            expected.setdefault(position, []).extend(nats)
-    result = evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, by_position=True)[FINAL_HEAD]
-    found = result.positions
-    assert found is not None and len(found.loss) == len(found.tokens) == 8
-    assert list(found.tokens) == [len(expected.get(position, [])) for position in range(8)]
-    for position, loss in enumerate(found.loss):
-        assert loss == (pytest.approx(np.mean(expected[position]), rel=1e-4) if position in expected else None)
-    assert found.mean(slice(None)) == pytest.approx(result.loss)
-    but_last = [nats for position in range(7) for nats in expected.get(position, [])]
-    assert found.mean(slice(0, 7)) == pytest.approx(np.mean(but_last), rel=1e-4)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_of_a_batch_are_scored_as_if_decoded_alone_or_by_one_head(variant: str) -> None:
+    model = model_of(variant)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(TEXTS[0])[None], output_exits=True).exit_logits[0]
+    rule = ConfidenceRule.constant(float(confidence(logits).quantile(0.8)))
+    nats, depths = decoded(model, rule)
+    found = score_token_exits(model, TEXTS, rule, **READ)
+    np.testing.assert_allclose(found.nats, nats, rtol=1e-5, atol=1e-6)
+    assert sorted(found.exit_counts.elements()) == sorted(depths) and len(set(depths)) >= 2
+    assert found.mean_recurrences == pytest.approx(np.mean(depths))
+    by_head = score_texts(model, TEXTS, exits=True, **READ)
+    np.testing.assert_allclose(score_token_exits(model, TEXTS, None, **READ).nats, by_head["final"], rtol=1e-9)
+    fixed = score_token_exits(model, TEXTS, FixedExit(3), **READ)
+    np.testing.assert_allclose(fixed.nats, by_head["exit-3"], rtol=1e-9)
+    assert dict(+fixed.exit_counts) == {3: 66}
 
 
-def test_a_position_without_tokens_has_no_loss_and_no_weight() -> None:
-    found = loss_by_position(np.array([1.0, 3.0, 5.0]), np.array([2, 2, 0]), 4)
-    assert found == PositionLoss((5.0, None, 2.0, None), (1, 0, 2, 0))
-    assert (found.mean(slice(None)), found.mean(slice(1, 2)), found.mean(slice(1, None))) == (3.0, None, 2.0)
-    assert found.plain() == {"loss": [5.0, None, 2.0, None], "tokens": [1, 0, 2, 0]}
+@pytest.mark.parametrize("kind", ["confidence", pytest.param("entropy", marks=pytest.mark.slow)])
+def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurrences(kind: str) -> None:
+    model, texts = model_of("crt"), TEXTS[2:]
+    depths = []
+    for bound in (0.0, 0.05, 100.0):
+        chosen = calibrate_language(model, texts, bound, kind=kind, **READ)
+        if chosen.rule is None:
+            assert chosen.quality == chosen.full and chosen.mean_recurrences == 4
+        else:
+            found = score_token_exits(model, texts, chosen.rule, **READ)
+            assert found.loss == pytest.approx(chosen.quality) and dict(found.exit_counts) == dict(chosen.exit_counts)
+        assert chosen.quality <= chosen.full * (1 + bound)
+        depths.append(chosen.mean_recurrences)
+    assert depths == sorted(depths, reverse=True) and depths[-1] == 1

@@ -129,7 +129,7 @@ def test_half_precision_fills_batches_and_gives_the_rows_asked_for(folders: dict
         for texts in (MIXED, []):
             early = classifier.classify(texts, rule=FixedExit(3))
             assert early.probabilities.shape == (len(texts), 2) and early.exited_after is not None
-            assert (early.exited_after.tolist(), early.exited_after.dtype) == ([3] * len(texts), np.int64)
+            assert early.exited_after.tolist() == [3] * len(texts) and early.exited_after.dtype == np.int64
 
 
 def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ BY = REFERENCE.model_copy(update={"storage_precision": "fp16"})
 def compared(reference: np.ndarray, logits: np.ndarray, labels: np.ndarray | None = None) -> CheckRecord:
     rows, decision = CheckRows("somewhere", [""] * len(reference), labels), OneLabel(["a", "b"])
     return compare_logits(
-        rows, np.float32(reference), np.float32(logits), by=BY, reference_by=REFERENCE, decision=decision
+        rows, reference.astype("f4"), logits.astype("f4"), by=BY, reference_by=REFERENCE, decision=decision
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,15 +47,13 @@ def stirred(kind: type[RecurraForCausalLM] = RecurraForCausalLM, **values: Any) 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_head_of_every_variant_is_causal(variant: str) -> None:
+def test_every_head_of_every_variant_is_causal_and_a_leak_reaches_as_far_as_its_shape(variant: str) -> None:
     audits = by_head(audit_causality(stirred(**VARIANTS[variant]), rows=1, tokens=12, long_tokens=48))
     assert list(audits) == ["exit-1", "exit-2", "final"]
     assert {audit.status for audit in audits.values()} == {"passed"}
     assert all(audit.value == 0 and audit.details["exchanged_tokens"] == 13 for audit in audits.values())
-
-
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in ("linear", "SwiGLU")])
-def test_every_head_leaks_as_far_as_its_shape_can_read(variant: str) -> None:
+    if variant in ("linear", "SwiGLU"):
+        return
     # The furthest token comes through the outermost tap of every convolution: with few channels FP32 may lose it.
     model = stirred(**VARIANTS[variant], causal_convolution=False, hidden_size=64)
     audits = by_head(audit_causality(model, rows=1, tokens=12))
@@ -67,80 +66,67 @@ def test_every_head_leaks_as_far_as_its_shape_can_read(variant: str) -> None:
         assert f"its shape can read {reach} ahead" in audit.summary
 
 
-# The large one with other heads is the same body again.
 @pytest.mark.parametrize(
     "name",
+    # The large one with other heads is the same body again.
     [pytest.param(name, marks=pytest.mark.slow) if name.startswith("crt-deep-") else name for name in LANGUAGE_PRESETS],
 )
 def test_every_preset_is_causal_at_its_real_width_and_depth(name: str) -> None:
     """With few words, which the body does not know of; 'recurra audit model crt-deep' takes the real vocabulary."""
-    deep = name.startswith("crt-deep")
-    values = {"bos_token_id": None, "eos_token_id": None, "vocab_size": 64}
-    model = RecurraForCausalLM(preset(name, **values))
-    audits = audit_causality(model, rows=1, tokens=4 if deep else 12, long_tokens=20 if deep else 40)
+    tokens, long_tokens = (4, 20) if name.startswith("crt-deep") else (12, 40)
+    model = RecurraForCausalLM(preset(name, bos_token_id=None, eos_token_id=None, vocab_size=64))
+    audits = audit_causality(model, rows=1, tokens=tokens, long_tokens=long_tokens)
     assert [audit.status for audit in audits] == ["passed"] * (1 + len(model.config.exits))
 
 
-@pytest.mark.parametrize(
-    ("values", "recurrences", "reach"),
-    [
-        ({"dilations": [1, 2, 4, 8], "num_cycles": 8, "embedding_cycles": 3, "num_recurrences": 8}, None, 247),
-        ({"dilations": [1, 2, 4, 8], "num_cycles": 8, "embedding_cycles": 3, "num_recurrences": 8}, 2, 67),
+def test_the_theoretical_reach() -> None:
+    deep = {"dilations": [1, 2, 4, 8], "num_cycles": 8, "embedding_cycles": 3, "num_recurrences": 8}
+    for values, recurrences, reach in (
+        (deep, None, 247),
+        (deep, 2, 67),
         ({"dilations": [3], "num_cycles": 2, "embedding_cycles": 0, "num_prelude_layers": 1}, None, 18),
-        ({"dilations": [1], "num_cycles": 1, "embedding_cycles": 0, "kernel_size": 5}, 1, 2),
         ({"causal_convolution": True}, None, 0),
         ({"causal": False}, None, None),
-    ],
-)
-def test_the_theoretical_reach(values: dict[str, Any], recurrences: int | None, reach: int | None) -> None:
-    config = language_config(**{"causal_convolution": False, "exits": [], **values})
-    assert reach_ahead(config, recurrences) == reach
+    ):
+        config = language_config(**{"causal_convolution": False, "exits": [], **values})
+        assert reach_ahead(config, recurrences) == reach
 
 
-def test_a_gpt2_passes() -> None:
-    (audit,) = audit_causality(tiny_gpt2(), rows=1, tokens=12)
-    assert (audit.name, audit.status) == ("causality.final", "passed")
-    assert audit.details["theoretical_reach_tokens"] is None
+class NotOurs(nn.Module):
+    """A GPT-2 of which a test changes the logits."""
 
-
-class PeeksAhead(nn.Module):
-    """A GPT-2 whose predictions carry a little of the token three later."""
-
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = tiny_gpt2()
-        self.config = self.inner.config
+        self.config, self.change = self.inner.config, change
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
         output = self.inner(input_ids, attention_mask=attention_mask, **kwargs)
-        later = input_ids.roll(-3, dims=1).float()
-        later[:, -3:] = 0
-        output.logits = output.logits + 1e-4 * later[:, :, None]
+        output.logits = self.change(output.logits, input_ids)
         return output
 
 
-def test_a_small_leak_in_a_model_that_is_not_ours_is_found() -> None:
-    (audit,) = audit_causality(PeeksAhead(), rows=1, tokens=12)
+def peeking(logits: Tensor, input_ids: Tensor) -> Tensor:
+    """A little of the token three later."""
+    later = input_ids.roll(-3, dims=1).float()
+    later[:, -3:] = 0
+    return logits + 1e-4 * later[:, :, None]
+
+
+def saying(value: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda logits, _: torch.full_like(logits, value)
+
+
+def test_of_models_that_are_not_ours_a_small_leak_is_found_and_silence_is_no_pass() -> None:
+    (audit,) = audit_causality(tiny_gpt2(), rows=1, tokens=12)
+    assert (audit.name, audit.status) == ("causality.final", "passed")
+    assert audit.details["theoretical_reach_tokens"] is None
+    (audit,) = audit_causality(NotOurs(peeking), rows=1, tokens=12)
     assert (audit.status, audit.value) == ("failed", 3.0)
     assert "3 ahead; logits change by up to" in audit.summary and "shape" not in audit.summary
-
-
-class SaysNothing(nn.Module):
-    """Constant logits, which no token can change."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.config = tiny_gpt2().config
-        self.value = value
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-        return type("Output", (), {"logits": torch.full((*input_ids.shape, 40), self.value)})
-
-
-@pytest.mark.parametrize(("value", "said"), [(0.5, "the model reads nothing"), (float("nan"), "are not finite")])
-def test_a_model_that_says_nothing_does_not_pass(value: float, said: str) -> None:
-    (audit,) = audit_causality(SaysNothing(value), rows=1, tokens=6)
-    assert audit.status == "failed" and said in audit.summary
+    for value, said in ((0.5, "the model reads nothing"), (float("nan"), "are not finite")):
+        (audit,) = audit_causality(NotOurs(saying(value)), rows=1, tokens=6)
+        assert audit.status == "failed" and said in audit.summary
 
 
 def test_batch_norms_read_the_future_in_training_alone() -> None:
@@ -165,73 +151,55 @@ PADDED: dict[str, dict[str, Any]] = {
     "leaking": {**CRT, "causal_convolution": False},
     "rotary": {**CRT, "position": "rotary", "norm_placement": "pre", "final_norm": True},
     "SwiGLU, tied": {"feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "heads": "tied"},
+    "GPT-2": {},
 }
-
-
-def states(audits: list[AuditResult]) -> dict[str, str]:
-    return {audit.name: audit.status for audit in audits}
 
 
 @pytest.mark.parametrize("variant", PADDED)
 def test_padding_changes_neither_logits_nor_losses(variant: str) -> None:
-    audits = audit_language_padding(stirred(**PADDED[variant]))
-    assert states(audits) == {"padding.logits": "passed", "padding.loss": "passed"}
-    assert len(audits[0].details["by_case"]) == len(audits[1].details["by_case"]) == 4
-
-
-def test_a_gpt2_passes_with_its_loss_judged_on_the_right() -> None:
-    audits = audit_language_padding(tiny_gpt2())
-    assert states(audits) == {"padding.logits": "passed", "padding.loss": "passed"}
-    assert set(audits[1].details["by_case"]) == {"padding tokens, right", "masked tokens, right"}
-    for audit in audits:
+    model = tiny_gpt2() if variant == "GPT-2" else stirred(**PADDED[variant])
+    logits, loss = audit_language_padding(model)
+    assert (logits.name, loss.name) == ("padding.logits", "padding.loss")
+    assert len(logits.details["by_case"]) == 4
+    # Of others the loss is judged on the right alone.
+    cases = [f"{kind} tokens, {side}" for kind in ("padding", "masked") for side in ("right", "left")]
+    assert [*loss.details["by_case"]] == (cases[::2] if variant == "GPT-2" else cases)
+    for audit in (logits, loss):
         details = audit.details
-        assert details["largest_difference"] == max(details["by_case"].values()) > 0
-        assert audit.value == details["largest_difference"] / details["scale"] and details["precision"] == "fp32"
-        assert audit.threshold == TOLERANCE
+        assert audit.status == "passed" and audit.threshold == TOLERANCE and details["precision"] == "fp32"
+        assert details["largest_difference"] == max(details["by_case"].values())
+        assert audit.value == details["largest_difference"] / details["scale"]
 
 
-class IgnoresMask(RecurraForCausalLM):
-    """Knows nothing of padding."""
+class Broken(RecurraForCausalLM):
+    """A model that pads wrongly in one way."""
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        return super().forward(input_ids, None, **kwargs)
-
-
-class CountsPadding(RecurraForCausalLM):
-    """Right logits, and a loss over every position: the published defect."""
+    way = ""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        output = super().forward(input_ids, attention_mask, **kwargs)
-        if "labels" in kwargs:
+        output = super().forward(input_ids, None if self.way == "ignores the mask" else attention_mask, **kwargs)
+        if self.way == "loses itself" and "labels" in kwargs and not attention_mask.all():
+            output.loss = torch.tensor(torch.nan)
+        if self.way == "counts padding" and "labels" in kwargs:
+            # Right logits, and a loss over every position: the published defect.
             logits = super().forward(input_ids, attention_mask).logits[:, :-1]
             output.loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), input_ids[:, 1:].flatten())
         return output
 
 
-class LosesItself(RecurraForCausalLM):
-    """Right logits, and a loss that padding turns into no number."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        output = super().forward(input_ids, attention_mask, **kwargs)
-        if "labels" in kwargs and not attention_mask.all():
-            output.loss = torch.tensor(torch.nan)
-        return output
-
-
-@pytest.mark.parametrize(
-    ("kind", "logits"), [(LosesItself, "passed"), (IgnoresMask, "failed"), (CountsPadding, "passed")]
-)
-def test_models_that_are_broken_in_one_way_fail_there(kind: type[RecurraForCausalLM], logits: str) -> None:
-    audits = audit_language_padding(stirred(kind, exits=[]))
-    assert states(audits) == {"padding.logits": logits, "padding.loss": "failed"}
-    loss = audits[1]
-    if kind is LosesItself:
+@pytest.mark.parametrize("way", ["loses itself", "ignores the mask", "counts padding", "convolves padding"])
+def test_models_that_are_broken_in_one_way_fail_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "convolves padding":
+        monkeypatch.setattr(PaddedRows, "convolve", lambda self, states, convolution: convolution(states))
+    model = stirred(Broken, exits=[])
+    model.way = way
+    logits, loss = audit_language_padding(model)
+    assert logits.status == ("failed" if way in ("ignores the mask", "convolves padding") else "passed")
+    if way == "convolves padding":
+        assert "left" in logits.summary
+        return
+    assert loss.status == "failed"
+    if way == "loses itself":
         assert (loss.value, loss.threshold) == (None, TOLERANCE) and "not finite" in loss.summary
     else:
         assert loss.value > 1e-3
-
-
-def test_convolutions_that_read_padding_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PaddedRows, "convolve", lambda self, states, convolution: convolution(states))
-    logits, _ = audit_language_padding(stirred(**CRT))
-    assert logits.status == "failed" and "left" in logits.summary
