@@ -13,7 +13,7 @@ from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_the_sigmoid_is_that_of_an_independent_library_and_overflows_nowhere(kind: type) -> None:
-    scores = np.array([*np.linspace(-40, 40, 2001), -np.inf, -1000.0, 0.0, 1000.0, np.inf], dtype=kind)
+    scores: np.ndarray = np.array([*np.linspace(-40, 40, 2001), -np.inf, -1000.0, 0.0, 1000.0, np.inf], dtype=kind)
     with np.errstate(all="raise", under="ignore"):
         found = sigmoid(scores)
     np.testing.assert_allclose(found, expit(scores.astype(np.float64)), rtol=1e-14)
