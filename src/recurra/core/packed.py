@@ -71,8 +71,8 @@ def line_of(name: str, content: bytes) -> bytes:
 
 def _packed(path: Path) -> bytes | None:
     """Content of a packed file as it was on disk; None if it is not packed."""
-    for study in path.parents[:_DEPTH]:
-        content = packed_files(study).get(path.relative_to(study).as_posix())
+    for depth, study in enumerate(path.parents[:_DEPTH], start=1):
+        content = packed_files(study).get("/".join(path.parts[-depth:]))
         if content is not None:
             return str(from_json(content)).encode() if content.startswith(b'"') else content.replace(b"\t", b"\n")
     return None

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,11 @@ from recurra.core.files import atomic_path
 from recurra.core.packed import PREDICTIONS_NAME, RUNS_NAME
 
 FOLDER_NAME = "predictions"
-# Packed runs have no weights.
-_RESTORE = "restore it, or pack the study again"
 # STUDY/runs/RUN/predictions/SPLIT.parquet
 _DEPTH = 4
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
 # For rows with any number of labels.
+_LABELS = ["label", "labels.list.element"]
 SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8())), ("logits", pa.list_(pa.float32()))])
 
 
@@ -44,6 +43,7 @@ class Predictions:
     ids: list[str]
     labels: npt.NDArray[np.int64]
     logits: npt.NDArray[np.floating[Any]]
+    known_key: bytes = b""
 
     @property
     def predicted(self) -> npt.NDArray[np.int64]:
@@ -58,7 +58,7 @@ class Predictions:
     @property
     def key(self) -> bytes:
         """Hash of identifiers and true labels, in order: equal for equal rows."""
-        return row_key(self.ids, self.labels)
+        return self.known_key or row_key(self.ids, self.labels)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -89,7 +89,8 @@ def write_predictions(
     ]
     table = pa.Table.from_arrays(columns, schema=SEVERAL_LABELS if several else SCHEMA)
     with atomic_path(predictions_path(folder, split_name)) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        # Logits, most of a file, neither repeat nor shrink, and are read twice as fast as they are.
+        pq.write_table(table, temporary, use_dictionary=_LABELS, compression=dict.fromkeys(["id", *_LABELS], "zstd"))
 
 
 def _lists(values: npt.NDArray[Any]) -> pa.ListArray:
@@ -100,77 +101,114 @@ def _lists(values: npt.NDArray[Any]) -> pa.ListArray:
 
 
 def read_predictions(folder: Path | str, split_name: str) -> Predictions:
-    """Reads the predictions of a split from a run folder."""
-    path = predictions_path(folder, split_name)
-    table = _read(path)
-    if "labels" in table.column_names:
-        labels = _matrix(table, path, "labels", np.int8).astype(np.int64)
+    """Reads the predictions of a split from a run folder; runs with equal rows share their identifiers and labels."""
+    stored = _find(predictions_path(folder, split_name))
+    ids, labels, key = _read_rows(stored)
+    return Predictions(ids, labels, _matrix(stored.read(["logits"]), stored.path), key)
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """An open file of predictions: of one split of one run, or of a packed study with a row group for each."""
+
+    path: Path
+    content: pa.Buffer
+    parquet: pq.ParquetFile
+    columns: Sequence[str]
+    groups: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The predictions of one split of one run. Equal ``rows``, stored bytes, are equal identifiers and labels."""
+
+    rows: bytes
+    columns: Sequence[str]
+    path: Path = field(compare=False)
+    file: _File = field(compare=False)
+    groups: Sequence[int] = field(compare=False)
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Reads columns, which have no empty cells."""
+        with _explained(self.file.path):
+            table = self.file.parquet.read_row_groups(self.groups, columns=columns, use_threads=False)
+        if any(column.null_count for column in table.columns):
+            raise CheckpointError(f"'{self.path}' has empty cells; evaluate the run again")
+        return table
+
+
+# As many as a comparison has folds.
+@lru_cache(maxsize=5)
+def _read_rows(stored: _Stored) -> tuple[list[str], npt.NDArray[np.int64], bytes]:
+    """Identifiers, labels and key of the rows."""
+    _, name, _ = stored.columns
+    table = stored.read(["id", name])
+    if name == "labels":
+        labels = _matrix(table, stored.path, name, np.int8).astype(np.int64)
     else:
-        labels = _numbers(table.column("label").combine_chunks(), np.int64)
-    return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
+        labels = _numbers(table.column(name).combine_chunks(), np.int64)
+    ids = table.column("id").to_pylist()
+    return ids, labels, row_key(ids, labels)
 
 
-def _read(path: Path) -> pa.Table:
-    """Reads the predictions of a split: a file of its own, or a row group of a packed file."""
-    with _explained(path):
-        file: pq.ParquetFile | None = None
-        with contextlib.suppress(FileNotFoundError):
-            file = pq.ParquetFile(path)
-        if file is not None:
-            with file:
-                return _read_groups(path, file, range(file.num_row_groups))
+def _find(path: Path) -> _Stored:
+    """Finds the predictions of a split: a file of their own, or a row group of a packed file."""
+    with contextlib.suppress(FileNotFoundError):
+        file = _open(path)
+        return _stored(path, file, range(file.parquet.num_row_groups))
     run, packed = path.parents[1].name, _packed(path)
-    group = packed.groups.get((run, path.stem)) if packed else None
-    if packed is None or group is None:
-        there = {item.stem for item in path.parent.glob("*.parquet")}
-        there |= {split for name, split in packed.groups if name == run} if packed else set()
-        raise CheckpointError(
-            f"'{path}' is missing: no predictions for split '{path.stem}'; there: "
-            f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
-        )
-    with _explained(packed.path, _RESTORE):
-        return _read_groups(path, packed.file, [group])
+    if packed is not None and (run, path.stem) in packed.groups:
+        return _stored(path, packed, [packed.groups[run, path.stem]])
+    there = {item.stem for item in path.parent.glob("*.parquet")}
+    there |= {split for name, split in packed.groups if name == run} if packed else set()
+    raise CheckpointError(
+        f"'{path}' is missing: no predictions for split '{path.stem}'; there: "
+        f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
+    )
 
 
-def _read_groups(path: Path, file: pq.ParquetFile, groups: Sequence[int]) -> pa.Table:
-    """Reads row groups of one of our two kinds of tables, which have no empty cells."""
-    present = file.schema_arrow.remove_metadata()
+def _stored(path: Path, file: _File, groups: Sequence[int]) -> _Stored:
+    chunks, first = [], len(file.columns) - len(SCHEMA)
+    for group in map(file.parquet.metadata.row_group, groups):
+        for column in (group.column(first), group.column(first + 1)):
+            start = column.dictionary_page_offset or column.data_page_offset
+            chunks.append(file.content[start : start + column.total_compressed_size])
+    return _Stored(b"".join(chunks), tuple(file.columns[first:]), path, file, groups)
+
+
+def _open(path: Path, *, packed: bool = False) -> _File:
+    """Opens one of our two kinds of tables."""
+    with _explained(path):
+        content = pa.memory_map(str(path)).read_buffer() if packed else pa.py_buffer(path.read_bytes())
+        parquet = pq.ParquetFile(pa.BufferReader(content))
+    present = parquet.schema_arrow.remove_metadata()
     for schema in (SCHEMA, SEVERAL_LABELS):
-        if present.equals(schema) or present.equals(_packed_schema(schema)):
-            table = file.read_row_groups(groups, columns=schema.names, use_threads=False)
-            if any(column.null_count for column in table.columns):
-                raise CheckpointError(f"'{path}' has empty cells; evaluate the run again")
-            return table
+        if present.equals(_packed_schema(schema) if packed else schema):
+            return _File(path, content, parquet, present.names)
     raise CheckpointError(
         f"'{path}' has the columns {present.names}; predictions need {SCHEMA.names}; evaluate the run again"
     )
 
 
 @contextlib.contextmanager
-def _explained(path: Path, cure: str = "evaluate the run again") -> Iterator[None]:
+def _explained(path: Path) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError:
+        raise
     except (OSError, pa.ArrowException) as error:
         # Arrow's own message repeats the path.
         number = getattr(error, "errno", None)
+        cure = "restore it, or pack the study again" if path.name == PREDICTIONS_NAME else "evaluate the run again"
         why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); fix that, or {cure}"
         raise CheckpointError(f"'{path}' cannot be read{why}") from error
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """The predictions of a packed study, with the row group of each run and split."""
-
-    path: Path
-    file: pq.ParquetFile
-    groups: Mapping[tuple[str, str], int]
 
 
 def _packed_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([("run", pa.string()), ("split", pa.string()), *schema])
 
 
-def _packed(path: Path) -> _Packed | None:
+def _packed(path: Path) -> _File | None:
     """The packed file of the study that the file of a run's split belongs to, if there is one."""
     if len(path.parents) < _DEPTH:
         return None
@@ -183,19 +221,15 @@ def _packed(path: Path) -> _Packed | None:
 
 
 @lru_cache(maxsize=1)
-def _open_packed(path: Path, _changed: int, _size: int) -> _Packed:
-    with _explained(path, _RESTORE):
-        file = pq.ParquetFile(path, memory_map=True)
-        groups = {}
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            names = [group.column(column).statistics for column in range(2)]
-            if file.schema_arrow.names[:2] != ["run", "split"] or not all(
-                name is not None and name.has_min_max and name.min == name.max for name in names
-            ):
-                raise CheckpointError(f"'{path}' has row groups of several runs or splits; pack the study again")
-            groups[names[0].min, names[1].min] = number
-    return _Packed(path, file, groups)
+def _open_packed(path: Path, _changed: int, _size: int) -> _File:
+    file, groups = _open(path, packed=True), {}
+    for number in range(file.parquet.num_row_groups):
+        group = file.parquet.metadata.row_group(number)
+        names = [group.column(column).statistics for column in range(2)]
+        if not all(name is not None and name.has_min_max and name.min == name.max for name in names):
+            raise CheckpointError(f"'{path}' has row groups of several runs or splits; pack the study again")
+        groups[names[0].min, names[1].min] = number
+    return replace(file, groups=groups)
 
 
 def pack_predictions(study: Path, runs: Collection[Path]) -> None:
@@ -215,7 +249,8 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
     if not paths:
         target.unlink(missing_ok=True)
         return
-    schema = _packed_schema(SEVERAL_LABELS if "labels" in _read(next(iter(paths.values()))).column_names else SCHEMA)
+    several = "labels" in _find(next(iter(paths.values()))).columns
+    schema = _packed_schema(SEVERAL_LABELS if several else SCHEMA)
     # The file that is replaced is mapped into memory and read while the new one is written.
     with (
         atomic_path(target) as temporary,
@@ -224,12 +259,13 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
             schema,
             compression="zstd",
             compression_level=9,
-            use_dictionary=["run", "split", "label", "labels.list.element"],
+            use_dictionary=["run", "split", *_LABELS],
             column_encoding={"logits.list.element": "BYTE_STREAM_SPLIT", "id": "DELTA_BYTE_ARRAY"},
         ) as writer,
     ):
         for key, path in sorted(paths.items()):
-            table = _read(path)
+            stored = _find(path)
+            table = stored.read(stored.columns)
             _matrix(table, path)
             names = [pa.array([name] * len(table), pa.string()) for name in key]
             writer.write_table(pa.Table.from_arrays([*names, *table.columns], schema=schema), len(table))

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -33,7 +34,7 @@ from recurra.evaluation.significance import (
     weighted_bootstrap,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
-from recurra.tasks.measures import LogitScore, Measure
+from recurra.tasks.measures import LogitScore, Measure, RowScore
 from recurra.tasks.questions import Contrast, split_side
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import (
@@ -68,6 +69,7 @@ class Rows:
         predicted: ``(runs, rows)``.
         logits: Calibrated, ``(runs, rows, labels)``, where the measure ranks by them.
         runs: Positions of the runs whose predictions could be read.
+        of_rows: See `recurra.tasks.measures.Measure`.
     """
 
     key: bytes
@@ -75,9 +77,12 @@ class Rows:
     predicted: Labels
     logits: NDArray[np.floating[Any]] | None = None
     runs: tuple[int, ...] = (0,)
+    of_rows: RowScore = np.equal
 
     def select_runs(self, runs: Sequence[int]) -> Rows:
-        """Restricts to some of the runs, by their positions."""
+        """The rows of some of the runs, by their positions."""
+        if tuple(runs) == self.runs:
+            return self
         positions = [self.runs.index(run) for run in runs]
         logits = None if self.logits is None else self.logits[positions]
         return replace(self, predicted=self.predicted[positions], logits=logits, runs=tuple(runs))
@@ -87,10 +92,17 @@ class Rows:
         logits = None if self.logits is None else self.logits[:, mask]
         return replace(self, truth=self.truth[mask], predicted=self.predicted[:, mask], logits=logits)
 
-    @property
-    def correct(self) -> dict[int, Mask]:
-        """Whether a run gets each row right, ``(rows,)``, by the position of the run."""
-        return dict(zip(self.runs, self.predicted == self.truth, strict=True))
+    @cached_property
+    def correct(self) -> Mask:
+        """Whether each run gets each row right, ``(runs, rows)``."""
+        right: Mask = self.predicted == self.truth
+        return right
+
+    @cached_property
+    def means(self) -> Floats:
+        """Value of each row, averaged over the runs."""
+        means: Floats = np.mean([self.of_rows(self.truth, predicted) for predicted in self.predicted], axis=0)
+        return means
 
     def values(self, measure: Measure) -> tuple[float, ...]:
         """The measure of each run on these rows."""
@@ -169,8 +181,8 @@ def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measu
     if not any(truth.size for truth in truths.values()):
         return None, _missing(split)
     ((key, truth),) = truths.items()
-    stacked = np.stack(list(predicted.values()))
-    return Rows(key, truth, stacked, np.stack(logits) if measure.ranks else None, tuple(predicted)), ""
+    stacked, ranked = np.stack(list(predicted.values())), np.stack(logits) if measure.ranks else None
+    return Rows(key, truth, stacked, ranked, tuple(predicted), measure.of_rows), ""
 
 
 def _missing(split: str) -> str:
@@ -204,8 +216,7 @@ def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDiffe
     if measure.of_classes is not None:
         labels = int(max(truth.max(), a.max(), b.max())) + 1
         return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
-    means = [np.mean([measure.of_rows(truth, predicted) for predicted in side], axis=0) for side in (a, b)]
-    return paired_bootstrap(*means)
+    return paired_bootstrap(first.means, second.means)
 
 
 def _bootstrap_of_logits(
@@ -312,16 +323,15 @@ def _compare(a: ScoredModel, b: ScoredModel, measure: Measure) -> Comparison | N
         return replace(line, reason=a.unread or b.unread or _missing(a.split))
     if a.rows.key != b.rows.key:
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
-    first = a.rows.select_runs(sorted({run for run, _ in pairs}))
-    second = b.rows.select_runs(sorted({run for _, run in pairs}))
-    sampled = bootstrap_gap(first, second, measure)
-    right_a, right_b = first.correct, second.correct
-    only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
-    only_b = sum(int(np.count_nonzero(right_b[j] & ~right_a[i])) for i, j in pairs)
-    odds = discordant_odds_ratio(only_a, only_b)
-    reason = "" if a.seeded or b.seeded else "neither model depends on the seed"
-    tested = replace(line, rows=len(a.rows.truth), low=sampled.low, high=sampled.high, p=sampled.p, odds_ratio=odds)
-    return replace(tested, reason=reason)
+    runs_a, runs_b = zip(*pairs, strict=True)
+    sampled = bootstrap_gap(a.rows.select_runs(sorted({*runs_a})), b.rows.select_runs(sorted({*runs_b})), measure)
+    right_a, right_b = a.rows.select_runs(runs_a).correct, b.rows.select_runs(runs_b).correct
+    only_a, only_b = np.count_nonzero(right_a > right_b), np.count_nonzero(right_b > right_a)
+    return replace(
+        line, rows=len(a.rows.truth), low=sampled.low, high=sampled.high, p=sampled.p,
+        odds_ratio=discordant_odds_ratio(int(only_a), int(only_b)),
+        reason="" if a.seeded or b.seeded else "neither model depends on the seed",
+    )  # fmt: skip
 
 
 def _read_pairs(a: ScoredModel, b: ScoredModel) -> list[tuple[int, int]]:
@@ -360,8 +370,9 @@ def by_length(
         a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
         if contrast.verdict == "untested" or a is None or b is None or a.rows is None or b.rows is None:
             continue
-        right_a, right_b = a.rows.correct, b.rows.correct
-        pair_gaps = np.stack([right_a[i].astype(np.float64) - right_b[j] for i, j in _read_pairs(a, b)])
+        runs_a, runs_b = zip(*_read_pairs(a, b), strict=True)
+        right_a, right_b = a.rows.select_runs(runs_a).correct, b.rows.select_runs(runs_b).correct
+        pair_gaps = right_a.astype(np.float64) - right_b
         over_seeds = mean_interval((pair_gaps @ (means[-1] - means[0])).tolist())
         gaps.append(pair_gaps.mean(axis=0))
         bootstrap = bootstrap_between(gaps[-1], masks[-1], masks[0])
@@ -373,7 +384,7 @@ def by_length(
             )
         )  # fmt: skip
     judged = [replace(change, statement="") for change in _judged(changes, measure, {})]
-    lines = [line(label, np.mean(list(model_rows.correct.values()), axis=0)) for label, model_rows in rows.items()]
+    lines = [line(label, model_rows.correct.mean(axis=0)) for label, model_rows in rows.items()]
     return lines + [line(f"{change.a} − {change.b}", gap, change) for change, gap in zip(judged, gaps, strict=True)]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
+from types import NoneType
 from typing import Any, Literal
 
 from recurra.core.exits_record import ExitsRecord
@@ -297,9 +298,12 @@ class Summary:
     pooled: list[PooledContrast] = field(default_factory=list)
 
 
+_LEAVES = str, float, int, NoneType
+
+
 def plain(value: Any) -> Any:
     """Plain values of nested dataclasses and records."""
-    if value is None or isinstance(value, (str, float, int)):
+    if isinstance(value, _LEAVES):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
@@ -309,9 +313,10 @@ def plain(value: Any) -> Any:
         rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
         if "confusion_matrix" in rest:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
-        return plain(rest | value.figures)
+        figures = {key: {**vars(estimate), "values": [*estimate.values]} for key, estimate in value.figures.items()}
+        return {**rest, **figures}
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: item if isinstance(item, _LEAVES) else plain(item) for key, item in value.items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

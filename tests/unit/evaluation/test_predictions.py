@@ -26,6 +26,15 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
     assert [item.name for item in (tmp_path / "predictions").iterdir()] == ["test.parquet"]
 
 
+def test_runs_share_equal_rows_and_no_others(tmp_path: Path) -> None:
+    logits = np.eye(2)[[0, 1, 1]]
+    for run, labels in (("a", [0, 1, 1]), ("b", [0, 1, 1]), ("c", [0, 1, 0])):
+        write_predictions(tmp_path / run, "test", ["x", "y", "z"], labels, logits[::-1] if run == "b" else logits)
+    first, same, other = (read_predictions(tmp_path / run, "test") for run in "abc")
+    assert same.ids is first.ids and same.key == first.key and not np.array_equal(same.logits, first.logits)
+    assert other.labels.tolist() == [0, 1, 0] and other.key != first.key
+
+
 def test_files_that_are_missing_cut_or_refused_by_the_system_say_so(tmp_path: Path) -> None:
     write_predictions(tmp_path, "validation", ["a"] * 50, [1] * 50, [[0.0, 1.0]] * 50)
     path = predictions_path(tmp_path, "validation")
