@@ -12,6 +12,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -156,6 +157,18 @@ def reset_peak_memory() -> bool:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         return True
     return False
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Python does not look for unreachable cycles meanwhile; among many objects that all stay, that takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def return_freed_memory() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recurra.core.environment import without_collector
 from recurra.core.record import LatencyRecord
 
 Call = Callable[[Any], Any]
@@ -62,10 +63,8 @@ def measure_side_by_side(
         for name in names:
             calls[name](batches[position])
     wait()
-    was_enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         for position, batch in enumerate(batches):
             first = position % len(names)
             for name in names[first:] + names[:first]:
@@ -74,9 +73,6 @@ def measure_side_by_side(
                 calls[name](batch)
                 wait()
                 batch_ms[name][position] = (clock() - start) / 1e6
-    finally:
-        if was_enabled:
-            gc.enable()
     records = {}
     for name, elapsed in batch_ms.items():
         median, p90, p99 = np.percentile(elapsed / sizes, [50, 90, 99]).tolist()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recurra.core.configuration import read_yaml
+from recurra.core.environment import without_collector
 from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
@@ -84,6 +85,7 @@ def study_file_of(folder: Path | str) -> Path | None:
     return shared if read_yaml(shared).get("name") == read_yaml(study_file).get("name") else study_file
 
 
+@without_collector()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None, records: Mapping[Path, AnyRecord] | None = None
 ) -> tuple[list[LoadedRun], list[dict[str, str]]]:
@@ -455,6 +457,7 @@ def reporting_of(task: str) -> Reporting:
     return part_of(task, "reporting")
 
 
+@without_collector()
 def summarise(
     runs: Sequence[LoadedRun],
     latency: StudyLatency | None = None,
