@@ -25,12 +25,13 @@ from benchmarks import corpus as corpora
 from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
+from recurra.core.progress import Reporter
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
 from recurra.models.inference import autocast
 from recurra.training.fit import training_arguments
 from recurra.training.protocols import PROTOCOLS
-from recurra.training.trainer import RecurraTrainer
+from recurra.training.trainer import RecurraTrainer, TaskProgress
 from recurra.training.vocabulary import reachable_vocabulary
 
 PROTOCOL = PROTOCOLS["paper"]
@@ -82,25 +83,22 @@ def trainer_arguments(folder: str, steps: int, precision: str) -> Any:
     return arguments
 
 
-def our_trainer(model: Any, split: EncodedSplit, arguments: Any, callbacks: list[TrainerCallback]) -> RecurraTrainer:
+def our_trainer(model: Any, split: EncodedSplit, arguments: Any) -> RecurraTrainer:
     """`RecurraTrainer` as our training makes it."""
-    trainer = RecurraTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=split,
-        collator=Collator(model.config.pad_token_id or 0),
-        data_seed=0,
-        callbacks=callbacks,
+    collator = Collator(model.config.pad_token_id or 0)
+    # Stopping early needs evaluations too.
+    protocol = PROTOCOL.model_copy(update={"early_stopping_patience": 0})
+    reporter = Reporter(quiet=True)
+    return RecurraTrainer(
+        model, split, protocol, arguments, reporter, progress=TaskProgress(), collator=collator, data_seed=0
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def train_ours(preset: str, rows: EncodedSplit, arguments: Any) -> None:
     """Trains a fresh model of ours, with the token rows that the data reach."""
     model = models.ours(preset)
     with reachable_vocabulary(model, [rows]) as (narrowed,):
-        our_trainer(model, narrowed, arguments, []).train()
+        our_trainer(model, narrowed, arguments).fit()
 
 
 def train_bert(preset: str, rows: EncodedSplit, arguments: Any) -> None:
@@ -121,7 +119,9 @@ def build(job: Job) -> Callable[[int], dict[str, list[float]]]:
             order = iter(LengthGroupedBatchSampler(rows.lengths, PROTOCOL.batch_size, seed=0))
             batches = [collator(rows.__getitems__(next(order))) for _ in range(job.steps)]
             loop = PlainLoop(batches)
-            our_trainer(model, rows, trainer_arguments(folder, job.steps, "bf16"), [loop]).train()
+            trainer = our_trainer(model, rows, trainer_arguments(folder, job.steps, "bf16"))
+            trainer.add_callback(loop)
+            trainer.fit()
             timed_steps = sorted(loop.trainer_ms.keys() & loop.plain_ms.keys())
             return {
                 "trainer_ms": [loop.trainer_ms[index] for index in timed_steps],

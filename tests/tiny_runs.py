@@ -67,8 +67,14 @@ def train_in_two_processes(config: RunConfig, folder: Path) -> str:
     claim_folder(config, folder)
     machine = Machine(threads=1, latency=False, cache_dir=folder.parent / "cache")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = folder.parent / "execute.py"
+    script.write_text(
+        "import sys\nfrom recurra.study.run import execute_run\n"
+        "from recurra.tasks.study_data import Machine, StudyData\n"
+        "execute_run(StudyData(Machine.from_json(sys.argv[2])), sys.argv[1])\n"
+    )
     done = subprocess.run(
-        [*launch, "-m", "recurra.study.worker", str(folder), machine.to_json()],
+        [*launch, str(script), str(folder), machine.to_json()],
         capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 
 from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
-from recurra.study.run import execute_run
 from recurra.tasks.study_data import Machine, StudyData
 
 REPLY = "\x1e"
@@ -62,19 +61,7 @@ def _listen(calls: queue.SimpleQueue[tuple[str, str | None, list[Any]]]) -> None
     os._exit(0)
 
 
-def main(arguments: list[str]) -> int:
-    """Serves with ``serve MODULE ...``; with ``FOLDER MACHINE`` it executes one run, as ``torchrun`` asks for."""
+if __name__ == "__main__":
     # A terminal sends Ctrl-C to all processes; only the study reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if arguments[0] == "serve":
-        serve(arguments[1:])
-    try:
-        execute_run(StudyData(Machine.from_json(arguments[1])), arguments[0])
-    except RecurraError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    serve(sys.argv[1:])

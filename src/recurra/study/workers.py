@@ -48,7 +48,7 @@ class _Worker:
     def __init__(self, threads: int, modules: Sequence[str], cwd: Path | None) -> None:
         self.threads = threads
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "recurra.study.worker", "serve", *modules],
+            [sys.executable, "-m", "recurra.study.worker", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

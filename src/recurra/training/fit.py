@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
-    EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
     TrainerControl,
@@ -28,9 +27,8 @@ from transformers import (
 from recurra.core.configuration import derive_seed
 from recurra.core.environment import peak_memory_mib, started_by_torchrun, tune_allocator
 from recurra.core.errors import RunError
-from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
-from recurra.core.progress import ProgressTask, Reporter
+from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, LanguageTrainingRecord, TrainingRecord
 from recurra.data.batching import LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
@@ -39,17 +37,16 @@ from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import (
+    ONE_CYCLE,
     Entry,
     HistoryCallback,
     RecurraTrainer,
     TaskProgress,
-    TimedCheckpoints,
     WeightAverage,
     read_history,
 )
 from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
-ONE_CYCLE = "onecycle"
 _one_training = threading.Lock()
 Record = TypeVar("Record", TrainingRecord, LanguageTrainingRecord)
 
@@ -168,12 +165,12 @@ def train_auxiliary(
     classifier.to(arguments.device)
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     auxiliary_classifier = classifier_beside(classifier, int(rows.labels.max()) + 1)
-    return run_trainer(
+    return RecurraTrainer(
         auxiliary_classifier, rows, auxiliary_protocol, arguments, reporter,
-        stage="auxiliary", progress=StageProgress, data_seed=derive_seed(seed, "auxiliary order"),
+        stage="auxiliary", progress=StageProgress(), data_seed=derive_seed(seed, "auxiliary order"),
         collator=TaughtCollator(classifier.config.pad_token_id or 0), change_inputs=change_inputs,
         loss=None if rows.weights is None else RowLoss(exit_loss_weight=auxiliary_classifier.config.exit_loss_weight),
-    )[1]  # fmt: skip
+    ).fit()[1]  # fmt: skip
 
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -227,17 +224,16 @@ def train_transformer(
                 model, auxiliary_rows[0], protocol, checkpoints,
                 seed=seed, precision=precision, change_inputs=change_inputs, reporter=reporter,
             )  # fmt: skip
-        state, continued = run_trainer(
+        state, continued = RecurraTrainer(
             model, train_rows, protocol, arguments, reporter,
-            progress=functools.partial(
-                HistoryCallback, folder / HISTORY_NAME, measured=_measured,
-                describe=lambda entry: f"accuracy {entry['validation_accuracy']:.4f}",
+            progress=HistoryCallback(
+                folder / HISTORY_NAME, _measured, lambda entry: f"accuracy {entry['validation_accuracy']:.4f}"
             ),
             data_seed=derive_seed(seed, "order"), eval_dataset=selection_rows, compute_metrics=_accuracy,
             collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs,
             loss=row_loss if by_row or isinstance(train, TaughtSplit) else None,
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
-        )  # fmt: skip
+        ).fit()  # fmt: skip
     history, resumed = [EpochRecord(**entry) for entry in read_history(state, _measured)], resumed or continued
     # With a curriculum an epoch reads short rows several times.
     order = LengthGroupedBatchSampler(
@@ -254,64 +250,9 @@ def train_transformer(
     )
 
 
-def run_trainer(
-    model: PreTrainedModel,
-    rows: Any,
-    protocol: ProtocolConfig,
-    arguments: TrainingArguments,
-    reporter: Reporter,
-    *,
-    progress: Callable[[ProgressTask], TaskProgress],
-    stage: str = "training",
-    kind: type[RecurraTrainer] = RecurraTrainer,
-    **options: Any,
-) -> tuple[TrainerState, bool]:
-    """Trains from the start, or from the last complete checkpoint; returns the state, and whether there was one.
-
-    ``options`` are passed to the trainer.
-    """
-    # Recurrences after which a step may stop, including the last; empty if every step computes all of them.
-    config = model.config
-    sampled = protocol.sampled_recurrences and config.exits
-    stopping = EarlyStoppingCallback(protocol.early_stopping_patience or 1, protocol.early_stopping_threshold)
-    steps = -(-len(rows) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
-    folder = Path(str(arguments.output_dir))
-    with reporter.task(stage, steps) as task:
-        trainer = kind(
-            model=model,
-            args=arguments,
-            train_dataset=rows,
-            one_cycle=protocol.schedule == ONE_CYCLE,
-            depths=(*config.exits, config.num_recurrences) if sampled else (),
-            curriculum_epochs=protocol.curriculum_epochs,
-            callbacks=[progress(task), TimedCheckpoints(), *([stopping] if protocol.early_stopping_patience else [])],
-            **options,
-        )
-        checkpoint = latest_checkpoint(folder)
-        if checkpoint is None:
-            trainer.train()
-        elif _has_stopped(checkpoint, protocol):
-            trainer.restore_finished(checkpoint)
-        else:
-            reporter.say(f"resuming from {checkpoint.name}")
-            trainer.train(resume_from_checkpoint=str(checkpoint))
-    # Callbacks keep the trainer, and with it the optimiser, in memory.
-    trainer.callback_handler.callbacks.clear()
-    return trainer.state, checkpoint is not None
-
-
 def remove_checkpoints(folder: Path) -> None:
     """Removes the training checkpoints of a finished run."""
     shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
-
-
-def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
-    """Whether training had ended when this checkpoint was written: resumed, the Trainer would train another epoch."""
-    state = read_json(checkpoint / "trainer_state.json")
-    stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
-    waited = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
-    patience = protocol.early_stopping_patience
-    return state["global_step"] >= state["max_steps"] or (patience > 0 and waited >= patience)
 
 
 def _measured(line: Entry) -> Entry:

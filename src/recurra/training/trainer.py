@@ -18,12 +18,20 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.errors import RunError
-from recurra.core.files import storage_errors, write_text
-from recurra.core.progress import ProgressTask
+from recurra.core.files import read_json, storage_errors, write_text
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
 from recurra.models.heads import mean_of_packed
@@ -32,6 +40,7 @@ from recurra.training.checkpoint import (
     OPTIMIZER_NAME,
     SCALER_NAME,
     SCHEDULE_NAME,
+    latest_checkpoint,
     load_optimizer,
     load_random_state,
     load_schedule,
@@ -42,7 +51,9 @@ from recurra.training.checkpoint import (
     save_schedule,
 )
 from recurra.training.distillation import RowLoss
+from recurra.training.protocols import ProtocolConfig
 
+ONE_CYCLE = "onecycle"
 # File of a checkpoint with the weights that training resumes from; its model file has the averaged weights.
 UNAVERAGED_NAME = "unaveraged.safetensors"
 
@@ -149,47 +160,90 @@ class RecurraTrainer(Trainer):
     """Trains on rows with ``lengths`` in length-grouped batches; checkpoints hold no pickle.
 
     Args:
+        progress: Gets the task that ``stage`` is shown as.
         change_inputs: Changes the token ids ``(batch, tokens)`` of a batch in training, but not in evaluation.
         loss: Training loss of a model and a batch; none takes the model's own, which evaluation always uses.
-        depths: Numbers of recurrences; each step draws one and stops after it. Empty: steps compute all.
     """
 
     def __init__(
         self,
+        model: PreTrainedModel,
+        rows: Any,
+        protocol: ProtocolConfig,
+        arguments: TrainingArguments,
+        reporter: Reporter,
         *,
+        progress: TaskProgress,
         collator: Callable[..., Any],
         data_seed: int,
-        one_cycle: bool = False,
+        stage: str = "training",
         change_inputs: Callable[[Tensor], Tensor] | None = None,
         average: WeightAverage | None = None,
         loss: Callable[[Any, dict[str, Any]], Tensor] | None = None,
-        curriculum_epochs: int = 0,
-        depths: Sequence[int] = (),
-        **arguments: Any,
+        **options: Any,
     ) -> None:
-        checkpoints: TrainingArguments = arguments["args"]
-        with storage_errors(checkpoints.output_dir):
+        with storage_errors(str(arguments.output_dir)):
             # Made here, because in the library a full disk would end in a traceback.
-            Path(checkpoints.output_dir).mkdir(parents=True, exist_ok=True)
-        super().__init__(data_collator=collator, **arguments)
+            Path(str(arguments.output_dir)).mkdir(parents=True, exist_ok=True)
+        callbacks: list[TrainerCallback] = [progress, TimedCheckpoints()]
+        if protocol.early_stopping_patience:
+            patience, threshold = protocol.early_stopping_patience, protocol.early_stopping_threshold
+            callbacks.append(EarlyStoppingCallback(patience, threshold))
+        super().__init__(
+            model=model, args=arguments, train_dataset=rows, data_collator=collator, callbacks=callbacks, **options
+        )
         # It prints to standard output, which is reserved for the command's result.
         self.remove_callback(PrinterCallback)
+        self._protocol, self._reporter, self._progress, self._stage = protocol, reporter, progress, stage
         self._data_seed = data_seed
-        self._one_cycle = one_cycle
         self._epoch_started = time.perf_counter()
         self._change_inputs = change_inputs
         self._average = average
         self._loss = loss
-        self._curriculum_epochs = curriculum_epochs
-        self._depths = depths
+        # Recurrences after which a step may stop, including the last; empty if every step computes all of them.
+        sampled = protocol.sampled_recurrences and model.config.exits
+        self._depths = (*model.config.exits, model.config.num_recurrences) if sampled else ()
         if average is not None:
             self.add_callback(average)
+
+    def fit(self) -> tuple[TrainerState, bool]:
+        """Trains from the start, or from the last complete checkpoint; says whether there was one."""
+        steps = -(-len(self.train_dataset) // (self._protocol.batch_size * self.args.world_size))
+        checkpoint = latest_checkpoint(Path(str(self.args.output_dir)))
+        with self._reporter.task(self._stage, steps * self._protocol.max_epochs) as self._progress.task:
+            if checkpoint is None:
+                self.train()
+            elif self._has_stopped(checkpoint):
+                self._restore_finished(checkpoint)
+            else:
+                self._reporter.say(f"resuming from {checkpoint.name}")
+                self.train(resume_from_checkpoint=str(checkpoint))
+        # Callbacks keep the trainer, and with it the optimiser, in memory.
+        self.callback_handler.callbacks.clear()
+        return self.state, checkpoint is not None
+
+    def _has_stopped(self, checkpoint: Path) -> bool:
+        """Whether training had ended at this checkpoint: resumed, the Trainer would train another epoch."""
+        state = read_json(checkpoint / "trainer_state.json")
+        stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
+        waited = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
+        patience = self._protocol.early_stopping_patience
+        return state["global_step"] >= state["max_steps"] or (patience > 0 and waited >= patience)
+
+    def _restore_finished(self, checkpoint: Path) -> None:
+        """Loads the state and the best weights of a training that had ended at ``checkpoint``."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        best = checkpoint.parent / f"checkpoint-{self.state.best_global_step or self.state.global_step}"
+        load_model(self.model, best / "model.safetensors")
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Length-grouped batches, in another order every epoch."""
         split: EncodedSplit = self.train_dataset
         sampler = LengthGroupedBatchSampler(
-            split.lengths, self._train_batch_size, seed=self._data_seed, curriculum_epochs=self._curriculum_epochs
+            split.lengths,
+            self._train_batch_size,
+            seed=self._data_seed,
+            curriculum_epochs=self._protocol.curriculum_epochs,
         )
         return self.accelerator.prepare(self._loader(split, sampler))
 
@@ -211,7 +265,7 @@ class RecurraTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate over all steps."""
-        if self._one_cycle and vars(self)["lr_scheduler"] is None:
+        if self._protocol.schedule == ONE_CYCLE and vars(self)["lr_scheduler"] is None:
             self.lr_scheduler = OneCycleLR(
                 optimizer or self.optimizer,
                 max_lr=self.args.learning_rate,
@@ -219,12 +273,6 @@ class RecurraTrainer(Trainer):
                 cycle_momentum=False,
             )
         return super().create_scheduler(num_training_steps, optimizer)
-
-    def restore_finished(self, checkpoint: Path) -> None:
-        """Loads the state and the best weights of a training that had ended at ``checkpoint``."""
-        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        best = checkpoint.parent / f"checkpoint-{self.state.best_global_step or self.state.global_step}"
-        load_model(self.model, best / "model.safetensors")
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not estimated here: `recurra.models.presets` counts them exactly."""
@@ -359,8 +407,7 @@ class TimedCheckpoints(TrainerCallback):
 class TaskProgress(TrainerCallback):
     """Advances a progress bar with the steps, including those before a resumption."""
 
-    def __init__(self, task: ProgressTask) -> None:
-        self.task = task
+    task: ProgressTask
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Adopts a resumed state, whose folder may have moved since the last checkpoint."""
@@ -376,10 +423,7 @@ class TaskProgress(TrainerCallback):
 class HistoryCallback(TaskProgress):
     """Writes ``history.jsonl`` after each epoch, shows progress, and stops when the loss is not finite."""
 
-    def __init__(
-        self, path: Path, task: ProgressTask, *, measured: Callable[[Entry], Entry], describe: Callable[[Entry], str]
-    ) -> None:
-        super().__init__(task)
+    def __init__(self, path: Path, measured: Callable[[Entry], Entry], describe: Callable[[Entry], str]) -> None:
         self.path, self.measured, self.describe = path, measured, describe
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -46,7 +46,7 @@ DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)
 
 WORKER = """#!{python}
 import json, os, pathlib, shutil, signal, sys, time, yaml
-assert sys.argv[1:4] == ["-m", "recurra.study.worker", "serve"], sys.argv
+assert sys.argv[1:3] == ["-m", "recurra.study.worker"], sys.argv
 made = pathlib.Path({made!r})
 for line in sys.stdin:
     function, machine, (folder,) = json.loads(line)

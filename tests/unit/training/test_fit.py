@@ -21,7 +21,7 @@ from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
-from recurra.training import fit as fit_module
+from recurra.training import trainer as trainer_module
 from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.fit import train_auxiliary
 from recurra.training.protocols import ProtocolConfig
@@ -230,7 +230,7 @@ class Watch(TrainerCallback):
 def test_the_average_of_a_training_is_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     watch = Watch(model)
-    monkeypatch.setattr(fit_module, "TimedCheckpoints", lambda: watch)
+    monkeypatch.setattr(trainer_module, "TimedCheckpoints", lambda: watch)
     train_quietly(tmp_path, model, AVERAGES)
     assert len(watch.seen) == 7
     last = tmp_path / "checkpoints" / "checkpoint-6"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ from recurra.tasks.language.data import SELECTION_SPLIT, language_configuration,
 from recurra.tasks.language.evaluation import forward_pass, measure_text, windows
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.study_data import StudyData
-from recurra.training.fit import CHECKPOINTS_NAME, run_trainer, training_arguments, training_record
+from recurra.training.fit import CHECKPOINTS_NAME, training_arguments, training_record
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import Entry, FixedBatches, HistoryCallback, RecurraTrainer, read_history
 
@@ -155,13 +154,12 @@ def train_language_model(
         protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision,
         per_device_eval_batch_size=protocol.evaluation_batch_size,
     )  # fmt: skip
-    state, resumed = run_trainer(
+    state, resumed = LanguageTrainer(
         model, train, protocol, arguments, reporter,
-        kind=LanguageTrainer,
-        progress=partial(HistoryCallback, folder / HISTORY_NAME, measured=_losses_by_head, describe=_describe),
+        progress=HistoryCallback(folder / HISTORY_NAME, _losses_by_head, _describe),
         eval_dataset=selection, collator=LanguageCollator(pad_token_id, train.context),
         data_seed=derive_seed(seed, "order"),
-    )  # fmt: skip
+    ).fit()  # fmt: skip
     epochs = [LanguageEpochRecord(**entry) for entry in read_history(state, _losses_by_head)]
     best = min(epochs, key=lambda epoch: epoch.validation_loss)
     tokens = int(train.lengths.sum())
