@@ -77,6 +77,7 @@ def train_in_two_processes(config: RunConfig, folder: Path) -> str:
         [*launch, str(script), str(folder), machine.to_json()],
         capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+    script.unlink()
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr
 
