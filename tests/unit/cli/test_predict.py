@@ -113,7 +113,7 @@ def test_a_column_of_our_name_stays_and_ours_is_called_predicted(
     both = write(tmp_path / "both.csv", {**given, "label_predicted": ["", "", ""]})
     words = ["predict", model, "-i", both, "-o", tmp_path / "both_out.csv", "-q"]
     error = refused(*words)
-    assert "'label' and 'label_predicted'" in error and "--no-keep-columns" in error
+    assert "'label_predicted': beside 'label'" in error and "--no-keep-columns" in error
     command(*words, "--no-keep-columns")
 
 

@@ -95,6 +95,17 @@ def test_a_damaged_file_is_one_clear_line(name: str, tmp_path: Path) -> None:
         assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_random_state_of_another_shape_is_damaged(tmp_path: Path) -> None:
+    save_random_state(tmp_path, 0)
+    path = tmp_path / "random-0.json"
+    for damage in ({"python": [3, [1], None]}, {"python": None}, {"numpy": ["MT19937", [1], 0, 0, 0.0]}):
+        whole = path.read_text(encoding="utf-8")
+        path.write_text(json.dumps({**json.loads(whole), **damage}), encoding="utf-8")
+        with pytest.raises(CheckpointError, match="random state 0"):
+            load_random_state(tmp_path, 0)
+        path.write_text(whole, encoding="utf-8")
+
+
 def test_resuming_with_more_processes_than_before_says_so(tmp_path: Path) -> None:
     save_random_state(tmp_path, 0)
     with pytest.raises(CheckpointError, match="resume with as many processes as it was started with"):

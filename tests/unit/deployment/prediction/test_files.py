@@ -23,6 +23,7 @@ from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.prediction.files import (
     SUFFIXES,
+    Layout,
     LineWriter,
     PredictedRows,
     PredictionCounts,
@@ -66,6 +67,11 @@ def test_rows_come_back_in_order_with_what_was_predicted_or_what_was_there_stays
         raise KeyError
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'probability_predicted': beside 'probability'"):
+        Layout(OneLabel(["predicted", "other"]), input_columns=["text", "probability"])
 
 
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
