@@ -99,6 +99,8 @@ def test_each_variant_is_installed_from_files_that_are_there_by_commands_that_ar
     # Nothing but these reaches the builder.
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert ignored[1] == "*" and {line[1:] for line in ignored if line.startswith("!")} == copied
+    # The last pattern that fits decides.
+    assert ignored[-2:] == ["**/__pycache__", "**/*.egg-info"]
     assert set(ARGUMENTS) == {"PYTHON", "ENGINE"}
     assert stage("installed").base == "install-${ENGINE}" and ARGUMENTS["ENGINE"] == "onnx"
     (short,) = stage("install-onnx").all("RUN")

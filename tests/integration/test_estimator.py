@@ -50,7 +50,7 @@ def fitted(tiny: str) -> RecurraClassifier:
     return RecurraClassifier(tiny, **{**QUICK, "max_epochs": 12}).fit(TEXTS, LABELS)
 
 
-def test_it_learns_and_answers_as_an_estimator(fitted: RecurraClassifier, tmp_path: Path) -> None:
+def test_it_learns_and_answers_as_an_estimator(fitted: RecurraClassifier, tiny: str, tmp_path: Path) -> None:
     for ask in (lambda made: made.predict(TEXTS), lambda made: made.save(tmp_path / "x"), lambda made: made.classifier):
         with pytest.raises(NotFittedError):
             ask(RecurraClassifier())
@@ -64,6 +64,8 @@ def test_it_learns_and_answers_as_an_estimator(fitted: RecurraClassifier, tmp_pa
     for column in (np.array(TEXTS), np.array(TEXTS, dtype=object), pd.Series(TEXTS), tuple(TEXTS)):
         assert (fitted.predict_proba(column) == probabilities).all()
     assert fitted.predict([]).shape == (0,) and fitted.predict(["", " "]).shape == (2,)
+    column = pd.Series(LABELS, dtype="category", index=range(500, 620))
+    assert RecurraClassifier(tiny, **QUICK).fit(pd.Series(TEXTS), column).classes_.tolist() == ["negative", "positive"]
 
 
 def test_it_is_trained_as_the_command_trains(tiny: str, tmp_path: Path, command: Command) -> None:

@@ -56,18 +56,7 @@ def test_nodes_that_die_twice_under_a_run_cost_only_that_run(
     monkeypatch.chdir(tmp_path)  # the study names its files relative to the folder it is started in
     write_small_study(tmp_path)
     output = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "recurra",
-        "study",
-        "run",
-        "study.yaml",
-        "--executor",
-        "ray",
-        "--output",
-        str(output),
-    ]
+    command = [sys.executable, "-m", "recurra", "study", "run", "study.yaml", "--executor", "ray", "--no-latency"]
     command += ["--address", cluster.address, "--output", str(output), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
         finished, victim = wait_for_victim(output, driver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -147,6 +148,23 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(trained
     for place in (12, 13, 15):
         assert f"{positions['loss'][place]:.4f}" in shown
     assert f"{positions['loss'][0]:.4f}" not in shown
+
+
+def test_the_harness_reads_a_run_as_our_evaluation_does(trained: TrainedRun, tmp_path: Path, command: Command) -> None:
+    from recurra.study.harness import RecurraLM
+
+    # It fits one window, which both cut alike.
+    line = "the river runs past the mill"
+    (tmp_path / "line.txt").write_text(f"{line}\n", encoding="utf-8")
+    metrics = command("evaluate", trained.folder, "--data", tmp_path / "line.txt", "--json").json["metrics"]
+    assert metrics["tokens"] <= metrics["context"]
+    for head, exit_after in (("exit-1", 1), ("final", None)):
+        lm = RecurraLM(trained.folder, exit=exit_after)
+        assert lm.max_length == 16
+        # Our evaluation also predicts the end of the line.
+        asked = [SimpleNamespace(args=(f"{line}<|endoftext|>",))]
+        (value,) = lm.loglikelihood_rolling(asked, disable_tqdm=True)
+        assert -value == pytest.approx(metrics["heads"][head]["loss"] * metrics["tokens"], abs=1e-4)
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ RUNS = {
     "convolution": ("model.feed_forward=conv+linear", "model.num_cycles=2", "model.pooling=max"),
 }
 PLANS: dict[str, dict[str, Any]] = {
+    "encoder": {},
     "encoder-loop": {"plan": "0 (1 2)x2 3"},
     "encoder-exits": {"plan": "0 (1 2)x2", "exits": [1], "recurrence_norms": True, "low_rank": 3},
 }
@@ -129,6 +130,11 @@ def test_labels_and_logits_are_those_of_onnx_runtime(exports: dict[str, Path], p
     assert_same(model(alone)["logits"], session.run(["logits"], alone)[0], precision)
 
 
+@pytest.mark.parametrize(
+    "exports",
+    [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS if name != "encoder")],
+    indirect=True,
+)
 @pytest.mark.parametrize("precision", COMPARED)
 def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
     exports: dict[str, Path], precision: str

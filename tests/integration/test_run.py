@@ -30,13 +30,14 @@ from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
 from recurra.report.summary import load_runs, summarise
+from recurra.study.plan import claim_folder
 from recurra.study.run import execute_run
 from recurra.tasks.classification.reporting import REPORTING
 from recurra.tasks.labelling.training import balanced_weights
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import load_protocol
-from reviews import Command, review_rows, train_tiny, write_tiny_model
+from reviews import Command, review_rows, snapshot, train_tiny, write_tiny_model
 from small_treebank import write_treebank
 from tiny_runs import TrainedRun, assert_goes_on_after, assert_same_result, history, train_in_two_processes
 
@@ -68,6 +69,13 @@ def test_a_record_says_what_lies_beside_it_and_nothing_is_a_pickle(trained: Trai
     texts = ["good food", "never again", ""]
     expected = softmax(classifier.logits(texts) / classifier.decision.temperature)
     np.testing.assert_allclose(classifier.predict_proba(texts), expected, rtol=1e-5)
+
+
+def test_a_finished_run_is_not_run_again(trained: TrainedRun) -> None:
+    before = snapshot(trained.folder)
+    assert isinstance(claim_folder(trained.config, trained.folder), RunRecord)
+    assert in_a_process(execute, trained.config.plain(), trained.folder, ["first step"]) == 0
+    assert snapshot(trained.folder) == before
 
 
 @pytest.mark.parametrize(

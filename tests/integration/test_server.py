@@ -232,8 +232,13 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
     metrics = read_record(folders["tiny"]).metrics["test"]
     assert tiny["quality"] == {"split": "test", "rows": metrics.rows, "figures": metrics.figures()}
     assert answer["max_texts"] == 256
-    # The document: `test_server_exits.py`.
-    request = server.get("/openapi.json").json["components"]["schemas"]["ClassifyRequest"]
+    # The rest of the document: `test_server_exits.py`.
+    document = server.get("/openapi.json").json
+    operations = (("/v1/classify", "post"), ("/health/ready", "get"))
+    statuses = {(path, method): {*document["paths"][path][method]["responses"]} for path, method in operations}
+    assert statuses["/v1/classify", "post"] >= {"200", "400", "404", "408", "413", "415", "422", "429", "503"}
+    assert statuses["/health/ready", "get"] == {"200", "500", "503"}
+    request = document["components"]["schemas"]["ClassifyRequest"]
     assert len(request["examples"]) == 5 and request["properties"]["text"]["anyOf"][1]["maxItems"] == 256
     assert {server.post(body).status for body in request["examples"]} == {200}
 

@@ -110,7 +110,8 @@ def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[st
             assert thought["label"] == max(thought["probabilities"], key=thought["probabilities"].get)
         # Nobody was let go: the label is that of the whole model.
         assert one["probabilities"] == one["recurrences"][-1]["probabilities"] and "exited_after" not in one
-        assert one.get("stops_after") == (None if trace.stops_after is None else trace.stops_after[number])
+        assert ("stops_after" in one) == (trace.stops_after is not None)
+        assert trace.stops_after is None or one["stops_after"] == trace.stops_after[number]
     if name == "fp32":
         for one in server.classify(TEXTS, model=name, recurrences=True, exit_rule="calibrated"):
             assert one["exited_after"] == one["stops_after"]
@@ -140,11 +141,14 @@ def test_a_model_without_the_means_says_so(server: Running, folders: dict[str, P
         several.check_rule(FixedExit(1))
 
 
-@pytest.mark.parametrize(("after", "name"), [(1, "fp32"), (2, "fp32"), (1, "run")])
+@pytest.mark.parametrize(
+    ("after", "name", "rule"),
+    [(1, "fp32", None), (1, "fp32", "calibrated"), (2, "fp32", "calibrated"), (1, "run", None)],
+)
 def test_every_text_stops_where_the_request_says(
-    server: Running, folders: dict[str, Path], after: int, name: str
+    server: Running, folders: dict[str, Path], after: int, name: str, rule: str | None
 ) -> None:
-    found = server.classify(TEXTS, model=name, exit_after=after, exit_rule="calibrated")
+    found = server.classify(TEXTS, model=name, exit_after=after, exit_rule=rule)
     wanted = Classifier.open(folders[name]).classify(TEXTS, rule=FixedExit(after)).probabilities
     np.testing.assert_allclose(rows(found), wanted, atol=TOLERANCE)
     assert {one["exited_after"] for one in found} == {after}

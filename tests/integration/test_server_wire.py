@@ -355,11 +355,13 @@ AMBIGUOUS = {
     "a length and chunks": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
     "a negative length": b"Content-Length: -1\r\n",
     "no length": b"Content-Length: \r\n",
+    "a length in words": b"Content-Length: ten\r\n",
     "a huge length": b"Content-Length: " + b"9" * 40 + b"\r\n",
     "a header without a colon": b"Content-Length 13\r\n",
     "NUL in a header": b"X-A: a\x00b\r\nContent-Length: 13\r\n",
     "a blank before the colon": b"Content-Length : 13\r\n",
     "chunks of a negative size": b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabcde",
+    "chunks of no size": b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "chunks of a huge size": b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 18,
 }
 

@@ -196,3 +196,9 @@ def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the
         assert (teacher is not None) == (label in ("linear-taught", "encoder-small"))
         assert teacher is None or "-encoder-finetune-few-" in teacher.runs[0]
         assert teacher is None or teacher.compares_states == (label == "encoder-small")
+    teacher_folder = Path(found["encoder"]["runs"][0]["folder"])
+    # The last `--output` counts.
+    command(*compare, "--output", tmp_path / "taught", "--teacher", teacher_folder)
+    (student,) = (tmp_path / "taught" / "runs").glob("*encoder-small*")
+    learned = read_record(student).teacher
+    assert learned is not None and learned.runs == [teacher_folder.name]

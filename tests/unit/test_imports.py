@@ -36,6 +36,7 @@ LOADED = {
     "import recurra.core.record, recurra.core.environment, recurra.core.progress": {"torch", "sklearn", "datasets"},
     "import recurra.tasks.classification.task, recurra.tasks.language.task": WITHOUT_TRAINING,
     "import recurra.study.worker, recurra.study.timing, recurra.comparison": WITHOUT_TRAINING,
+    "import recurra.evaluation.audits.registry": {"torch", "sklearn"},
     "import recurra.deployment.export.formats": {"torch", "transformers", "onnx", "onnxruntime", "numpy", "pydantic"},
 }
 
@@ -96,7 +97,7 @@ def modules_after(code: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("code", LOADED, ids=["package", "help", "core", "tasks", "study", "export"])
+@pytest.mark.parametrize("code", LOADED, ids=["package", "help", "core", "tasks", "study", "registry", "export"])
 def test_what_is_imported_loads_nothing_that_it_does_not_need(code: str) -> None:
     assert not LOADED[code] & {name.partition(".")[0] for name in modules_after(code)}
 

@@ -210,6 +210,7 @@ def test_rows_come_back_in_their_own_order_whatever_the_batches() -> None:
 
 @pytest.mark.parametrize("supported", [True, False])
 def test_where_bf16_is_missing_fp16_is_named(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
         check_precision("fp16")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -233,3 +233,16 @@ def test_labels_of_another_task_are_learned_from_each_window_of_a_text(tmp_path:
         found = plain_outputs(classifier_beside(model.cpu(), 2).eval(), rows)
     each = [np.mean([float(loss_of(output.logits, label)) for output in outputs]) for label, outputs in found]
     assert said == [f"  auxiliary epoch 1: loss {round(float(np.mean(each)), 4)}"]
+
+
+@pytest.mark.parametrize("known", [None, [0, 3], []])
+def test_rows_without_weights_count_1_each(known: list[int] | None) -> None:
+    split, how = taught(), taught_by(0.7, 2.0, 1.0)
+    split = replace(split, labelled=None if known is None else np.isin(np.arange(len(split)), known))
+    model, twin = (stirred(hidden_dropout=0.0, pooling="mean") for _ in range(2))
+    loss = how(model, batch(replace(split, weights=None), [3, 0, 7, 5]))
+    wanted = how(twin, batch(replace(split, weights=np.ones(len(split), dtype=np.float32)), [3, 0, 7, 5]))
+    torch.testing.assert_close(loss, wanted)
+    loss.backward()
+    wanted.backward()
+    assert_same_gradients(model, twin, rtol=1e-4, atol=1e-6)

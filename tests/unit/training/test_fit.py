@@ -133,6 +133,7 @@ AVERAGES = tiny_protocol(learning_rate=1e-2, max_epochs=2, weight_averaging=DECA
 def test_the_best_epoch_is_what_stays_in_the_model(chosen: ProtocolConfig, tmp_path: Path) -> None:
     model = tiny_model()
     record = train_quietly(tmp_path, model, chosen)
+    model.cpu()
     assert record.best_epoch == 1 or chosen is AVERAGES
     best = load_file(tmp_path / "checkpoints" / f"checkpoint-{3 * record.best_epoch}" / "model.safetensors")
     for name in best:
@@ -152,6 +153,7 @@ def test_the_same_seed_gives_the_same_weights_and_every_head_learns_at_drawn_dep
     first, again, other = (tiny_model(seed=seed, **shape) for seed in (0, 0, 1))
     for number, (model, seed) in enumerate(((first, 0), (again, 0), (other, 1))):
         train_quietly(tmp_path / str(number), model, chosen, seed=seed)
+        model.cpu()
     torch.testing.assert_close(again.state_dict(), first.state_dict(), rtol=0, atol=0)
     assert not torch.equal(other.classifier.weight, first.classifier.weight)
     for name, weight in tiny_model(seed=0, **shape).named_parameters():
@@ -267,10 +269,12 @@ def test_the_encoder_learns_the_other_task_once_and_the_head_stays(tmp_path: Pat
     model, later = tiny_model(hidden_dropout=0.0), tiny_model(seed=7)
     before = {name: weight.clone() for name, weight in model.classifier.state_dict().items()}
     assert not learn_first(model, tmp_path)
+    model.cpu()
     assert (model.config.num_labels, model.config.vocab_size) == (2, 40)
     torch.testing.assert_close(model.classifier.state_dict(), before, rtol=0, atol=0)
     # What other labels have taught is taken up.
     assert learn_first(later, tmp_path)
+    later.cpu()
     torch.testing.assert_close(later.model.state_dict(), model.model.state_dict(), rtol=0, atol=0)
     # A linear map of the encoder's first states tells the five classes apart far better than chance, or the fresh one.
     states = []

@@ -134,6 +134,7 @@ def test_a_damaged_export_is_one_clear_line(name: str, folder: Path) -> None:
         ("fp16", None, "cpu", False, "fp32"),
         ("fp16", "bf16", "cpu", False, "bf16"),
         ("fp16", None, "cuda", False, "fp16"),
+        ("fp16", "fp32", "cuda", False, "fp32"),
         ("bf16", None, "cpu", True, "fp32"),
         ("bf16", "bf16", "cpu", True, "bf16"),
     ],

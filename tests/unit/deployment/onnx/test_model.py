@@ -219,6 +219,20 @@ def test_who_leaves_and_with_what_is_the_models(
     np.testing.assert_allclose(said[heard], exits.transpose(1, 0, 2)[heard], rtol=1e-3, atol=allowed)
 
 
+@pytest.mark.parametrize("entropies", [(0.6, 0.6), (-1.0, 0.6), (0.6, -1.0)])
+def test_entropies_are_bounds_each_of_its_exit(entropies: tuple[float, float]) -> None:
+    model, inputs = stirred(num_recurrences=4, exits=[1, 3], heads="separate", num_labels=3), rows(40, 9)
+    output = torch_says(model, inputs)
+    heads = [scores.numpy() for scores in (*output.exit_logits, output.logits)]
+    measured = [-(shares * np.log(shares)).sum(-1) for shares in map(probabilities, heads[:2])]
+    chosen = [next((at for at in (0, 1) if measured[at][row] <= entropies[at]), 2) for row in range(40)]
+    bounds = {"exit_confidences": np.full(2, 2.0, np.float32), "exit_entropies": np.array(entropies, np.float32)}
+    logits, taken = session_of(build(model)).run(["logits", "exited_after"], {**inputs, **bounds})
+    assert taken.tolist() == [(1, 3, 4)[index] for index in chosen] and len({*chosen}) > 1
+    wanted = np.stack([heads[index][row] for row, index in enumerate(chosen)])
+    np.testing.assert_allclose(logits, wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_exits_and_the_number_of_recurrences_go_together() -> None:
     model, inputs = stirred(num_recurrences=3, exits=[1, 2]), rows(4, 9)
     full = torch_says(model, inputs)

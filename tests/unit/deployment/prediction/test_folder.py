@@ -290,6 +290,13 @@ def test_what_was_lost_is_begun_again_until_it_kills_its_worker_each_time(job: F
     assert (again.rows, again.failures, again.skipped) == (1, [], ["a.txt", "c.txt"])
 
 
+def test_what_was_finished_before_ray_failed_stays(job: FolderJob) -> None:
+    with pytest.raises(RunError, match="finished files are kept"):
+        on_ray(job, Cluster("b", "cluster"))
+    again = on_ray(job, Cluster())
+    assert (again.made, again.skipped) == (2, ["a.txt"])
+
+
 def test_predictions_of_another_model_are_left_alone_and_so_by_a_node_that_sees_one(
     job: FolderJob, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def floods(size: int) -> Iterator[bytes]:
         (b'{"text": [', b'"\\u00e9",', b'"a"]}'),
         (b'{"text": "a", "model": [', b'"m",', b'"m"]}'),
         (b"{", b'"text":"",', b'"text":""}'),
+        (b"", b"[", b""),
         (b'{"text": ', b"[", b""),
         (b'{"x": ', b"[{}],", b""),
         (b'{"', b"x", b'": 1}'),
