@@ -31,7 +31,7 @@ MILLION = 1_000_000
 
 def teach(plan: str, width: int, tokens: int, data_root: Path, output: Path) -> Path:
     """Makes an encoder if it is not there yet; returns its folder."""
-    folder = output / f"{plan.replace(' ', '-')}-{width}-{tokens // MILLION}"
+    folder = output / f"{plan.replace(' ', '-')}-{width}-{tokens}"
     if not (folder / ADAPTATION_NAME).exists():
         arguments = ["minilm", "--plan", plan, f"embedding_size={width}", "--tokens", str(tokens), "--int8"]
         for text in (*(str(data_root / file) for file in FILES), *CORPORA):
@@ -44,7 +44,7 @@ def teach(plan: str, width: int, tokens: int, data_root: Path, output: Path) -> 
     return folder
 
 
-def described(folder: Path, judged: list[dict[str, Any]]) -> dict[str, Any]:
+def described(folder: Path, values: list[dict[str, Any]]) -> dict[str, Any]:
     """One row of the record: what ``recurra adapt`` wrote of an encoder, and what it was judged to be worth."""
     adaptation = read_json(folder / ADAPTATION_NAME)
     taught = adaptation["taught"]
@@ -52,17 +52,21 @@ def described(folder: Path, judged: list[dict[str, Any]]) -> dict[str, Any]:
         **{key: adaptation[key] for key in ("plan", "changes", "parameters")},
         **{key: taught[key] for key in ("tokens", "minutes", "history")},
         "weights_sha256": adaptation["weights_sha256"],
-        "judged": judged,
+        "judged": values,
     }
 
 
-def judged_once(folder: Path, data_root: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """What an encoder is worth, kept in a file beside its folder."""
-    path = folder.with_suffix(".json")
-    if not path.exists():
-        rows = judge([str(folder)], "minilm", data_root, seeds=seeds, reporter=Reporter(quiet=True))
-        write_json(path, [row for row in rows if row["encoder"] == str(folder)])
-    return [{key: value for key, value in row.items() if key != "encoder"} for row in read_json(path)]
+def judged(folders: Sequence[Path], data_root: Path, seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
+    """What each encoder is worth, kept in a file beside its folder."""
+    kind = "-".join(map(str, seeds)) or "frozen"
+    paths = {folder: folder.with_name(f"{folder.name} {kind}.json") for folder in folders}
+    names = [str(folder) for folder, path in paths.items() if not path.exists()]
+    if names:
+        rows = judge(names, "minilm", data_root, seeds=seeds, reporter=Reporter(quiet=True))
+        for name in names:
+            of_one = [{**row, "encoder": Path(name).name} for row in rows if row["encoder"] == name]
+            write_json(paths[Path(name)], of_one)
+    return [read_json(path) for path in paths.values()]
 
 
 def main() -> int:
@@ -78,11 +82,11 @@ def main() -> int:
     try:
         wanted = [(plan, tokens) for tokens in options.tokens for plan in options.plans]
         folders = [teach(plan, options.width, tokens, options.data_root, options.output) for plan, tokens in wanted]
-        encoders = [described(folder, judged_once(folder, options.data_root, options.fine_tune)) for folder in folders]
+        values = judged(folders, options.data_root, options.fine_tune)
         record = {
             "code": code_record().model_dump(mode="json"),
             "environment": environment_record(threads=1, precision="mixed").model_dump(mode="json"),
-            "encoders": encoders,
+            "encoders": [described(folder, of_one) for folder, of_one in zip(folders, values, strict=True)],
         }
         write_json(options.output / "general.json", record)
     except RecurraError as error:

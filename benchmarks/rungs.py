@@ -8,9 +8,6 @@ encoder, 256 principal components, weights by frequency), with a logistic regres
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.command import run_recurra
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import read_tokenizer
@@ -27,7 +25,7 @@ from recurra.models.adaptation.source import find_encoder
 
 CORPUS, ROWS_PER_LABEL = "sst2", 500
 LINEAR, HYBRID, SMALL_HYBRID = "linear-tuned", "words and MiniLM int8", "words and recurra-small int8"
-# Format and precision of the export; a linear model runs as it was trained.
+# Preset and changes; all but the linear model are exported in int8.
 MODELS: dict[str, tuple[str, dict[str, str]]] = {
     LINEAR: ("linear-tuned", {}),
     HYBRID: ("words-and-encoder", {}),
@@ -50,16 +48,9 @@ def prepare(data_root: Path, folder: Path) -> None:
         model, run = folder / f"{name}.yaml", folder / f"{name} run"
         model.write_text(json.dumps({"preset": preset, **changes}), encoding="utf-8")
         rows_key = f"data.rows_per_label={ROWS_PER_LABEL}"
-        _recurra("train", "--model", model, "--data", CORPUS, "-o", run, rows_key, "--no-latency", *common)
+        run_recurra("train", "--model", model, "--data", CORPUS, "-o", run, rows_key, "--no-latency", *common)
         if name != LINEAR:
-            _recurra("export", run, "--format", "onnx", "--precision", "int8", "-o", folder / name, *common)
-
-
-def _recurra(*words: object) -> None:
-    command = [sys.executable, "-m", "recurra", *map(str, words), "--quiet"]
-    process = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ)
-    if process.returncode not in (0, 3):  # 3: an audit failed
-        raise RuntimeError(process.stderr)
+            run_recurra("export", run, "--format", "onnx", "--precision", "int8", "-o", folder / name, *common)
 
 
 def fitted(name: str, folder: Path, threads: int) -> tuple[Predict, float]:

@@ -31,7 +31,7 @@ from recurra.data.encoding import EncodedSplit
 from recurra.models.inference import autocast
 from recurra.training.fit import training_arguments
 from recurra.training.protocols import PROTOCOLS
-from recurra.training.trainer import RecurraTrainer, TaskProgress
+from recurra.training.trainer import RecurraTrainer, TaskProgress, TimedCheckpoints
 from recurra.training.vocabulary import reachable_vocabulary
 
 PROTOCOL = PROTOCOLS["paper"]
@@ -89,9 +89,12 @@ def our_trainer(model: Any, split: EncodedSplit, arguments: Any) -> RecurraTrain
     # Stopping early needs evaluations too.
     protocol = PROTOCOL.model_copy(update={"early_stopping_patience": 0})
     reporter = Reporter(quiet=True)
-    return RecurraTrainer(
+    trainer = RecurraTrainer(
         model, split, protocol, arguments, reporter, progress=TaskProgress(), collator=collator, data_seed=0
     )
+    # Nothing here makes checkpoints, and steps may be fewer than epochs.
+    trainer.remove_callback(TimedCheckpoints)
+    return trainer
 
 
 def train_ours(preset: str, rows: EncodedSplit, arguments: Any) -> None:

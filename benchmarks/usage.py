@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.browser import BROWSERS, find_browser, served, started
+from benchmarks.command import COMPILED, run_recurra
 from benchmarks.load import beside_peer
 from benchmarks.measures import Measure, Setting
 from benchmarks.turns import median_ms
@@ -29,8 +29,6 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 
 ENCODER = "minilm"
-# Modules are compiled once, as an installer does.
-COMPILED = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 COMMON: dict[str, Any] = {"part": "usage", "preset": ENCODER, "ours_name": "recurra"}
 SERVER_TARGETS = {"1": 1.2, "16": 1.3, "64": 1.5}
 SCRIPT = """
@@ -69,10 +67,10 @@ def measure(setting: Setting) -> list[Measure]:
         file = folder / "sentences.csv"
         with file.open("w", encoding="utf-8", newline="") as stream:
             csv.writer(stream).writerows([("text", "label"), *labelled[: setting.sized(1000, 200)]])
-        _recurra("train", "--model", ENCODER, "--data", file, "-o", folder / "run", "max_epochs=1")
+        run_recurra("train", "--model", ENCODER, "--data", file, "-o", folder / "run", "max_epochs=1")
         for kind in ("onnx", "web"):
             path = folder / kind
-            _recurra("export", folder / "run", "--format", kind, "--precision", "int8", "-o", path)
+            run_recurra("export", folder / "run", "--format", kind, "--precision", "int8", "-o", path)
         return [
             *_commands(folder, file, texts[0], setting),
             *_server(folder / "onnx", setting),
@@ -80,28 +78,18 @@ def measure(setting: Setting) -> list[Measure]:
         ]
 
 
-def _recurra(*words: object) -> None:
-    # An audit that fails (3) is no failure of the command.
-    process = subprocess.run(
-        [sys.executable, "-m", "recurra", *map(str, words), "--quiet"],
-        check=False, capture_output=True, text=True, env=COMPILED,
-    )  # fmt: skip
-    if process.returncode not in (0, 3):
-        raise RuntimeError(process.stderr)
-
-
 def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Measure]:
     export = str(folder / "onnx")
     script = [sys.executable, "-c", SCRIPT, export, text]
     calls: dict[str, Callable[[], object]] = {
-        "predict": lambda: _recurra("predict", export, text),
+        "predict": lambda: run_recurra("predict", export, text),
         "script": lambda: subprocess.run(script, check=True, capture_output=True, env=COMPILED),
     }
     text_ms = median_ms(calls, setting.sized(7, 1))
     runs = itertools.count()
 
     def train(*data: object) -> None:
-        _recurra("train", "--model", "linear", "--data", *data, "-o", folder / f"linear-{next(runs)}")
+        run_recurra("train", "--model", "linear", "--data", *data, "-o", folder / f"linear-{next(runs)}")
 
     fits: dict[str, Callable[[], object]] = {"of four classes": lambda: train(file)}
     if setting.data_root is not None:

@@ -53,7 +53,7 @@ from recurra.report.summary import (
     word_counts,
 )
 from recurra.study.estimate import Expectation, expect, whole_seconds
-from recurra.study.executor import Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
+from recurra.study.executor import EXECUTE, Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
@@ -357,7 +357,8 @@ def run_and_report(
         check_measure(spec, data)
     at_once = workers or workers_for(len(pending), machine)
     threads = threads_of(machine, available_cores(), at_once).threads
-    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    training = [module for run in pending for module in task_of_data(run.data).training_modules(run)]
+    modules = dict.fromkeys([EXECUTE.partition(":")[0], *training])
     with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
         check_notes = preflight(pending, data)
         if cluster is not None and pending:

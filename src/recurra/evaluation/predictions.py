@@ -29,8 +29,8 @@ FOLDER_NAME = "predictions"
 _DEPTH = 4
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
 # For rows with any number of labels.
-_LABELS = ["label", "labels.list.element"]
 SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8())), ("logits", pa.list_(pa.float32()))])
+_LABELS = ["label", "labels.list.element"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +137,8 @@ class _Stored:
         return table
 
 
-# As many as a comparison has folds.
-@lru_cache(maxsize=5)
+# Folds of some seeds: each seed deals its own.
+@lru_cache(maxsize=20)
 def _read_rows(stored: _Stored) -> tuple[list[str], npt.NDArray[np.int64], bytes]:
     """Identifiers, labels and key of the rows."""
     _, name, _ = stored.columns
@@ -185,9 +185,12 @@ def _open(path: Path, *, packed: bool = False) -> _File:
     for schema in (SCHEMA, SEVERAL_LABELS):
         if present.equals(_packed_schema(schema) if packed else schema):
             return _File(path, content, parquet, present.names)
-    raise CheckpointError(
-        f"'{path}' has the columns {present.names}; predictions need {SCHEMA.names}; evaluate the run again"
-    )
+    needed = (_packed_schema(SCHEMA) if packed else SCHEMA).names
+    raise CheckpointError(f"'{path}' has the columns {present.names}; predictions need {needed}; {_cure(path)}")
+
+
+def _cure(path: Path) -> str:
+    return "restore it, or pack the study again" if path.name == PREDICTIONS_NAME else "evaluate the run again"
 
 
 @contextlib.contextmanager
@@ -199,7 +202,7 @@ def _explained(path: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         # Arrow's own message repeats the path.
         number = getattr(error, "errno", None)
-        cure = "restore it, or pack the study again" if path.name == PREDICTIONS_NAME else "evaluate the run again"
+        cure = _cure(path)
         why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); fix that, or {cure}"
         raise CheckpointError(f"'{path}' cannot be read{why}") from error
 
@@ -217,7 +220,9 @@ def _packed(path: Path) -> _File | None:
         state = file.stat()
     except OSError:
         return None
-    return _open_packed(file, state.st_mtime_ns, state.st_size)
+    with contextlib.suppress(FileNotFoundError):  # it was packed anew meanwhile
+        return _open_packed(file, state.st_mtime_ns, state.st_size)
+    return None
 
 
 @lru_cache(maxsize=1)

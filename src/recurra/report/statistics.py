@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from statistics import fmean
@@ -69,7 +69,6 @@ class Rows:
         predicted: ``(runs, rows)``.
         logits: Calibrated, ``(runs, rows, labels)``, where the measure ranks by them.
         runs: Positions of the runs whose predictions could be read.
-        of_rows: See `recurra.tasks.measures.Measure`.
     """
 
     key: bytes
@@ -77,7 +76,7 @@ class Rows:
     predicted: Labels
     logits: NDArray[np.floating[Any]] | None = None
     runs: tuple[int, ...] = (0,)
-    of_rows: RowScore = np.equal
+    _means: dict[RowScore, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def select_runs(self, runs: Sequence[int]) -> Rows:
         """The rows of some of the runs, by their positions."""
@@ -98,11 +97,15 @@ class Rows:
         right: Mask = self.predicted == self.truth
         return right
 
-    @cached_property
-    def means(self) -> Floats:
-        """Value of each row, averaged over the runs."""
-        means: Floats = np.mean([self.of_rows(self.truth, predicted) for predicted in self.predicted], axis=0)
-        return means
+    def right(self, runs: Sequence[int]) -> Mask:
+        """Whether each of some runs gets each row right, ``(runs, rows)``; a run may come several times."""
+        return self.correct[[self.runs.index(run) for run in runs]]
+
+    def means(self, of_rows: RowScore) -> Floats:
+        """Score of each row, averaged over the runs; computed once for each score."""
+        if of_rows not in self._means:
+            self._means[of_rows] = np.mean([of_rows(self.truth, answers) for answers in self.predicted], axis=0)
+        return self._means[of_rows]
 
     def values(self, measure: Measure) -> tuple[float, ...]:
         """The measure of each run on these rows."""
@@ -182,7 +185,7 @@ def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measu
         return None, _missing(split)
     ((key, truth),) = truths.items()
     stacked, ranked = np.stack(list(predicted.values())), np.stack(logits) if measure.ranks else None
-    return Rows(key, truth, stacked, ranked, tuple(predicted), measure.of_rows), ""
+    return Rows(key, truth, stacked, ranked, tuple(predicted)), ""
 
 
 def _missing(split: str) -> str:
@@ -216,7 +219,7 @@ def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDiffe
     if measure.of_classes is not None:
         labels = int(max(truth.max(), a.max(), b.max())) + 1
         return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
-    return paired_bootstrap(first.means, second.means)
+    return paired_bootstrap(first.means(measure.of_rows), second.means(measure.of_rows))
 
 
 def _bootstrap_of_logits(
@@ -325,7 +328,7 @@ def _compare(a: ScoredModel, b: ScoredModel, measure: Measure) -> Comparison | N
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
     runs_a, runs_b = zip(*pairs, strict=True)
     sampled = bootstrap_gap(a.rows.select_runs(sorted({*runs_a})), b.rows.select_runs(sorted({*runs_b})), measure)
-    right_a, right_b = a.rows.select_runs(runs_a).correct, b.rows.select_runs(runs_b).correct
+    right_a, right_b = a.rows.right(runs_a), b.rows.right(runs_b)
     only_a, only_b = np.count_nonzero(right_a > right_b), np.count_nonzero(right_b > right_a)
     return replace(
         line, rows=len(a.rows.truth), low=sampled.low, high=sampled.high, p=sampled.p,
@@ -371,7 +374,7 @@ def by_length(
         if contrast.verdict == "untested" or a is None or b is None or a.rows is None or b.rows is None:
             continue
         runs_a, runs_b = zip(*_read_pairs(a, b), strict=True)
-        right_a, right_b = a.rows.select_runs(runs_a).correct, b.rows.select_runs(runs_b).correct
+        right_a, right_b = a.rows.right(runs_a), b.rows.right(runs_b)
         pair_gaps = right_a.astype(np.float64) - right_b
         over_seeds = mean_interval((pair_gaps @ (means[-1] - means[0])).tolist())
         gaps.append(pair_gaps.mean(axis=0))
