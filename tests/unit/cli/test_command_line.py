@@ -169,8 +169,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_limits_of_a_server_that_are_typed_hold(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     handed: list[ServerLimits] = []
     monkeypatch.setattr("recurra.deployment.serving.server.serve", lambda _, limits, **__: handed.append(limits))
-    command("serve", "exports/a", "--alone", "--rate-limit", "5/s", "--max-waiting-texts", 9, "--max-wait-s", 1.5)
-    assert handed == [ServerLimits(alone=True, rate=Rate.parse("5/s"), max_waiting_texts=9, max_wait_s=1.5)]
+    words = "--max-body-bytes 2048 --max-texts 3 --max-characters 50 --timeout-s 7.5 --batch-texts 2"
+    words += " --max-waiting-texts 9 --max-wait-s 1.5 --rate-limit 5/s --alone"
+    command("serve", "exports/a", *words.split())
+    assert handed == [
+        ServerLimits(
+            alone=True, rate=Rate.parse("5/s"), max_body_bytes=2048, max_texts=3, max_characters=50, timeout_s=7.5,
+            batch_texts=2, max_waiting_texts=9, max_wait_s=1.5,
+        )
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", ["predict a", "predict a -i . -o b", "export a", "generate a", "adapt a"])

@@ -104,6 +104,7 @@ def test_a_text_ends_where_the_context_does(folders: Path, said: Any) -> None:
 
 MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "long prompt": (("run", "a" * 60), "the prompt has 60 tokens; allowed for this model: 1 to 47"),
+    "long prompt of several": (("run", "a", "a" * 60), "prompt 2 has "),
     "empty prompt": (("run", ""), "the prompt is empty"),
     "empty prompt of several": (("run", "a", ""), "prompt 2 is empty"),
     "no prompt": (("run",), "no texts are given"),
@@ -113,6 +114,8 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "foreign rule": (("gpt2", "a", "--exit", 1), "an exit rule needs a model with exits; "),
     "temperature": (("run", "a", "--temperature", -1), "temperature is -1; allowed: 0"),
     "top-p": (("run", "a", "--top-p", 1.5), "top_p is 1.5; allowed: above 0, at most 1"),
+    "top-k": (("run", "a", "--top-k", 0), "--top-k"),
+    "tokens": (("run", "a", "--max-new-tokens", 0), "--max-new-tokens"),
     "drawn beams": (("run", "a", "--num-beams", 2, "--top-k", 3), "beams take the most probable texts"),
     "folder": (("nowhere", "a"), "is not a folder; give a run"),
 }

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors import SafetensorError
@@ -158,6 +159,29 @@ def test_what_is_held_is_refused_and_what_a_killed_process_left_is_taken(tmp_pat
     assert snapshot(tmp_path) == {}
 
 
+def _hold(folder: Path, begun: Any) -> None:
+    with locked_folder(folder):
+        begun.set()
+        time.sleep(100)
+
+
+def test_another_process_is_named_and_its_folder_free_once_it_is_killed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, begun))
+    holder.start()
+    try:
+        assert begun.wait(60)
+        with pytest.raises(StorageError, match=rf"\(pid {holder.pid}\)"), locked_folder(tmp_path):
+            pass
+    finally:
+        holder.kill()
+        holder.join()
+    with locked_folder(tmp_path):
+        pass
+    assert snapshot(tmp_path) == {}
+
+
 def _count_up(folder: Path, rounds: int) -> None:
     for _ in range(rounds):
         while True:
@@ -214,7 +238,10 @@ def test_a_folder_appears_whole_with_nothing_beside_it_and_is_refused_or_replace
     (target / "only-old.txt").touch()
     with pytest.raises(StorageError, match="is there already; choose another --output, or replace it"):
         write(target, "two")
-    assert (target / "only-old.txt").exists()
+    with pytest.raises(ZeroDivisionError), atomic_folder(target, replace=True) as folder:
+        fill(folder, "half")
+        1 / 0
+    assert snapshot(target) == {**content("one"), "only-old.txt": b""}
     write(target, "two", replace=True)
     assert snapshot(tmp_path / "new") == content("two", "out/")
 

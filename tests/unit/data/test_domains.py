@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.domains import LABEL_NAMES, MARKS, load_domains, one_convention
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
+from recurra.evaluation.audits.shortcuts import audit_shortcuts
 from small_treebank import write_sst2, write_table
 
 SENTENCES = 200
@@ -143,6 +145,10 @@ def test_the_real_corpora(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert len(texts) == len(set(texts))
         assert not sentences(dataset, "train") & (sentences(dataset, "validation") | sentences(dataset, "test"))
         assert dataset.dropped["amazon_reviews test: repeats a row of train"] == 560
+    some = {name: bare.splits[name].select(range(size)) for name, size in (("train", 4_500), ("test", 3_000))}
+    probed = replace(bare, splits=some, selection_split="test", reported_splits=["test"])
+    form = next(audit for audit in audit_shortcuts(probed) if audit.name == "shortcuts.format.test")
+    assert form.status == "passed" and 0.38 < (form.value or 0.0) < 0.49
 
 
 PLAIN_WORDS = st.sampled_from(

@@ -298,6 +298,8 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
         (["mixed.json"], ["row 2 is not as Argilla exports it ('fields'); export it again"]),
         (["cut.csv.gz"], ["incomplete or damaged compressed file"]),
         (["half.json"], ["line 1, column 38 is not valid JSON"]),
+        (["keys.json"], ["one JSON object with 'text', 'label'", "a list of objects"]),
+        (["title.csv", "--text-column", "title,bdy"], ["no column 'bdy' (did you mean 'body'?)"]),
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
         (["unmarked.csv"], ["looks like UTF-16 without a byte order mark", "--encoding utf-16-le"]),
         (["unmarked.csv", "--encoding", "utf-16"], ["has no byte order mark", "utf-16-le or utf-16-be"]),
@@ -316,6 +318,7 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
     Path("cut.csv.gz").write_bytes(FILES["packed.csv.gz"][:-20])
     Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')
     Path("object.json").write_text('{"a": 1, "b": [1]}')
+    Path("keys.json").write_text('{"text": {"0": "a", "1": "b"}, "label": {"0": "x", "2": "y"}}')
     Path("unmarked.csv").write_bytes(table().encode("utf-16-le"))
     Path("packed.csv").write_bytes(FILES["packed.csv.gz"])
     topics = label_studio(ONE)

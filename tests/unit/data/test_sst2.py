@@ -51,6 +51,15 @@ def test_official_holds_out_whole_sentences_with_their_phrases_and_pooled_uses_e
             assert group and all((sentence >= 900) == identity.startswith("validation") for sentence in group)
 
 
+def test_a_training_row_that_holds_a_reported_sentence_is_dropped(tmp_path: Path) -> None:
+    giving = [f"so {part} text number{n} it is" for n in range(3) for part in ("dev", "test")]
+    wholes = [*(f"sentence{n} left{n}" for n in range(SENTENCES)), *giving]
+    dataset = load_dataset(DataConfig(name="sst2"), write_sst2(tmp_path, [[whole] for whole in wholes]))
+    assert not {*giving} & {*dataset.splits["train"].texts}
+    remaining = {*giving} - {*dataset.splits["held_out"].texts}
+    assert dataset.dropped["train: holds a reported row word for word"] == len(remaining) > 0
+
+
 def test_without_labelled_test_sentences_and_sources_of_phrases(small_root: Path) -> None:
     (small_root / "sst2" / "test_labeled.parquet").unlink()
     dataset = load_dataset(DataConfig(name="sst2"), small_root)

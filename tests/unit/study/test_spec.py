@@ -71,6 +71,7 @@ def test_cheap_controls_come_first_and_once_then_seed_by_seed_with_every_model()
         ({"models": [{"name": "x"}]}, "give either preset or encoder"),
         ({"precision": []}, "name at least one"),
         ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
+        ({"contrasts": [{"name": "x", "a": "linear", "b": "linear", "nam": 1}]}, r"'contrasts\.0\.nam' \(.*'name'\?\)"),
         ({"contrasts": [{"name": "x", "a": "baselin", "b": "linear"}]}, r"\(did you mean 'baseline'\?\)"),
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "compared with itself"),
         ({"contrasts": [{"name": "x", "a": "baseline@bf16", "b": "baseline@fp32"}]}, "unknown precision of this study"),

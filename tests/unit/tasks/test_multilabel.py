@@ -356,7 +356,7 @@ def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) ->
         assert close or row["label_predicted"] == ";".join(given)
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_path: Path) -> None:
     classifier = Classifier.open(trained.linear)
     known = [(row["text"], row["label"]) for row in read_rows(trained.data)]

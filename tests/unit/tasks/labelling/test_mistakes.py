@@ -141,6 +141,12 @@ def test_who_is_right_is_known_where_every_other_model_was_asked(tmp_path: Path)
     assert set(alone) == {NONE} and "If no model agrees" not in note and "of seed" not in note
     (others[1] / "predictions" / "test.parquet").write_bytes(b"damaged")
     assert set(shown([*best, *others])[0]) == {NONE}
+    record = read_record(best[0])
+    pairs = zip(record.mistakes or (), ([], ["a", "b"]), strict=False)
+    labelled = [mistake.model_copy(update={"labels": labels}) for mistake, labels in pairs]
+    write_record(best[0], record.model_copy(update={"mistakes": labelled}))
+    (table,) = summarise_folders(best[:1], questions=questions).tables
+    assert {row.label for row in table.mistakes} == {"no label", "a, b"}
 
 
 @pytest.mark.parametrize("several", [False, True])
