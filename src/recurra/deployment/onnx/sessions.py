@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import statistics
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,15 +24,11 @@ Result = TypeVar("Result")
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
 _ERRORS_ONLY = 3
-# Fewest tokens that all threads compute faster on every processor. Between `SHORTEST` and this it depends in int8.
+# Fewest tokens for which all threads are at once worth a second loaded model in int8.
 LONG_TEXT = {"int8": 192}
-SHORTEST = 8
-# After this many computations in a row without another beside them, one thread and then all compute this many texts.
-RACE = 8
-# All threads win if they take less than this share of one thread's time.
-WORTH = 0.9
-# The race is run again after this many batches: what else the machine does may change, or may have disturbed it.
-BATCHES_A_RACE = 500
+# After this many computations in a row without another beside them, all threads share shorter batches too, which take
+# 0.6 to 0.9 times as long (docs/log.md); of fewer tokens than this, one thread is as fast.
+LONE, SHORTEST = 8, 8
 # Tokens that one thread computes best at once, because they fit its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
 # Fixed cost of a call, in tokens: 17 for int8 encoders of width 384 and 256, 20 in FP32 (docs/log.md).
@@ -49,9 +42,9 @@ class Sessions:
     """A loaded model whose threads work as suits each request.
 
     Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
-    all threads share (`docs/log.md`). A batch that comes alone is shared by all threads, except a short text in int8
-    where that does not help. The model is loaded once for one thread and once for all threads, the second time when it
-    is first needed.
+    all threads share (`docs/log.md`). A batch that comes alone is shared by all threads, in int8 if it is long or
+    batches keep coming alone. The model is loaded once for one thread and once for all threads, the second time when
+    it is first needed.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
@@ -61,8 +54,6 @@ class Sessions:
         self._opening, self._counting = threading.Lock(), threading.RLock()
         # Computations in progress, and how many in a row began without another in progress.
         self._computing = self._undisturbed = 0
-        self._raced: dict[int, list[float]] = {1: [], self.threads: []}
-        self._decided = 0  # batches whose threads the last race decided
         # The session for the first request, which mostly is a single text.
         first = self.threads if self.long_text == 0 else 1
         self.session = open_session(path, first)
@@ -107,46 +98,18 @@ class Sessions:
                     yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
 
     def alone(self, lengths: Integers, compute: Callable[[Any], Result]) -> Result:
-        """Computes a batch that comes alone: on all threads if that is faster, but in int8 beside others on one.
-
-        For few tokens in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
-        others, so batches are timed.
-        """
-        tokens = int(lengths.max()) * len(lengths)
+        """Computes a batch that comes alone: on all threads, but in int8 beside others on one."""
         with contextlib.ExitStack() as context:
             with self._counting:
-                threads, is_raced = self._threads_for(tokens)
+                threads = self._threads_for(int(lengths.max()) * len(lengths))
                 context.enter_context(self._counted())
-            try:
-                session = self._session(threads)
-                started = time.perf_counter()
-                result = compute(session)
-            except CheckpointError as error:
-                if not is_raced or threads == 1:
-                    raise
-                self._raced[threads] = [math.inf] * RACE
-                warnings.warn(f"short texts stay on one thread: {error}", RuntimeWarning, stacklevel=2)
-                return compute(self._session(1))
-            # A computation that began meanwhile resets the count, and this time does not count.
-            if is_raced and self._undisturbed:
-                cost = (time.perf_counter() - started) / (tokens + TOKENS_OF_A_CALL)
-                self._raced[threads].append(cost)
-            return result
+            return compute(self._session(threads))
 
-    def _threads_for(self, tokens: int) -> tuple[int, bool]:
-        """Threads for a batch of ``tokens`` tokens, and whether to time it."""
-        if tokens >= self.long_text and not (self._computing and self.long_text):
-            return self.threads, False
-        if self._computing or self._undisturbed < RACE or self.threads == 1 or tokens < SHORTEST:
-            return 1, False
-        for threads, costs in self._raced.items():
-            if len(costs) < RACE:
-                return threads, True
-        one_thread, all_threads = (statistics.median(costs) for costs in self._raced.values())
-        self._decided += 1
-        if self._decided == BATCHES_A_RACE and all_threads < math.inf:
-            self._raced, self._decided = {1: [], self.threads: []}, 0
-        return (self.threads if all_threads < WORTH * one_thread else 1), False
+    def _threads_for(self, tokens: int) -> int:
+        if not self.long_text:
+            return self.threads
+        lone = self._undisturbed >= LONE and tokens >= SHORTEST
+        return self.threads if not self._computing and (lone or tokens >= self.long_text) else 1
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -166,7 +129,11 @@ class Sessions:
             if threads not in self._by_threads:
                 if _identity(self._path) != self._opened:
                     return self.session
-                opened = open_session(self._path, threads)
+                try:
+                    opened = open_session(self._path, threads)
+                except CheckpointError as error:  # such as no memory
+                    warnings.warn(f"all texts use the model that is loaded: {error}", RuntimeWarning, stacklevel=2)
+                    opened = self.session
                 if _identity(self._path) != self._opened:
                     return self.session
                 self._by_threads[threads] = opened

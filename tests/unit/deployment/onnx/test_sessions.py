@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import onnxruntime
@@ -18,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recurra.core.errors import CheckpointError, UnavailableError
+from recurra.core.errors import UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
 from recurra.deployment.onnx.sessions import (
+    LONE,
     LONG_TEXT,
-    RACE,
     SHORTEST,
     SMALL_BATCH,
     TOKENS_OF_A_CALL,
@@ -52,14 +51,9 @@ def ran(sessions: Sessions, lengths: list[int], budget: int = 2048) -> list[tupl
     return [answer for rows, answer in found if rows.tolist() == answer[1]]
 
 
-def alone(sessions: Sessions, times: int, seconds: dict[int, float] | None = None, tokens: int = 20) -> list[int]:
-    """The sessions that computed a text of so many tokens, which takes each of them so long."""
-
-    def compute(session: int) -> int:
-        time.sleep((seconds or {}).get(session, 0))
-        return session
-
-    return [sessions.alone(np.array([tokens]), compute) for _ in range(times)]
+def alone(sessions: Sessions, times: int, tokens: int = 20) -> list[int]:
+    """The sessions that computed a text of so many tokens."""
+    return [sessions.alone(np.array([tokens]), lambda session: session) for _ in range(times)]
 
 
 def test_fp32_shares_what_comes_alone_and_no_batch(opened: list[int]) -> None:
@@ -112,30 +106,18 @@ def test_a_long_text_alone_and_few_texts_of_as_many_tokens_have_all_threads(open
     assert opened == [1, 2]
 
 
-@pytest.mark.parametrize(("one", "both", "winner"), [(0.01, 0.001, 2), (0.001, 0.01, 1)])
-def test_short_texts_take_all_threads_where_those_are_faster_and_nothing_else_is_computed(
-    opened: list[int], one: float, both: float, winner: int
-) -> None:
-    sessions, seconds = Sessions(Path("model.onnx"), "int8", 2), {1: one, 2: both}
-    assert alone(sessions, 3 * RACE + 2, seconds) == [1] * 2 * RACE + [2] * RACE + [winner] * 2 and opened == [1, 2]
-    assert sessions.alone(np.array([20]), lambda _: alone(sessions, 1, seconds, LONG)) == [1]
-    assert alone(sessions, 1, seconds, SHORTEST - 1) == [1]
-
-
-def test_a_race_is_run_again_because_the_first_may_have_been_disturbed(
-    opened: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_sessions, "BATCHES_A_RACE", 4)
-    sessions, seconds = Sessions(Path("model.onnx"), "int8", 2), {1: 0.001, 2: 0.004}
-    assert alone(sessions, 3 * RACE + 4, seconds)[-4:] == [1] * 4
-    seconds[2] = 0.0001
-    assert alone(sessions, 2 * RACE + 4, seconds) == [1] * RACE + [2] * (RACE + 4)
-    assert opened == [1, 2]
-
-
-def test_a_text_beside_others_is_not_timed_and_has_one_thread(opened: list[int]) -> None:
+def test_short_texts_take_all_threads_once_they_keep_coming_alone(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "int8", 2)
-    alone(sessions, RACE)
+    assert alone(sessions, LONE + 2) == [1] * LONE + [2] * 2 and opened == [1, 2]
+    assert alone(sessions, 1, SHORTEST - 1) == [1]
+    assert sessions.alone(np.array([20]), lambda _: alone(sessions, 1, LONG)) == [1]
+    # Another was computed beside it, so the count begins again.
+    assert alone(sessions, LONE + 1) == [1] * LONE + [2]
+
+
+def test_a_text_beside_others_has_one_thread(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+    alone(sessions, LONE)
     meeting = threading.Barrier(2, timeout=20)
 
     def compute(session: int) -> int:
@@ -143,26 +125,16 @@ def test_a_text_beside_others_is_not_timed_and_has_one_thread(opened: list[int])
         return session
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda _: sessions.alone(np.array([20]), compute), range(2))) == [1, 1]
-    # The second came meanwhile: the count begins again, and nothing was timed.
-    assert alone(sessions, 2 * RACE) == [1] * 2 * RACE
-    assert opened == [1] and alone(sessions, 1) == [2]
+        assert sorted(pool.map(lambda _: sessions.alone(np.array([20]), compute), range(2))) == [1, 2]
+    assert alone(sessions, LONE + 1) == [1] * LONE + [2]
 
 
-def test_short_texts_stay_on_one_thread_if_all_cannot_compute(opened: list[int]) -> None:
-    sessions, lengths = Sessions(Path("model.onnx"), "int8", 2), np.array([20])
-
-    def compute(session: int) -> int:
-        if session == 2:
-            raise CheckpointError("no memory")
-        return session
-
-    assert [sessions.alone(lengths, compute) for _ in range(2 * RACE)] == [1] * 2 * RACE
-    with pytest.warns(RuntimeWarning, match="short texts stay on one thread: no memory"):
-        assert sessions.alone(lengths, compute) == 1
-    assert sessions.alone(lengths, compute) == 1
-    with pytest.raises(CheckpointError):
-        sessions.alone(np.array([LONG]), compute)
+def test_what_cannot_be_loaded_again_stays_as_it_is(opened: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+    monkeypatch.setattr(onnx_sessions, "open_session", Mock(side_effect=CheckpointError("no memory")))
+    with pytest.warns(RuntimeWarning, match="all texts use the model that is loaded: no memory"):
+        assert alone(sessions, 1, LONG) == [1]
+    assert alone(sessions, 1, LONG) == [1]
 
 
 def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], tmp_path: Path) -> None:
