@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recurra.core.errors import UnavailableError
+from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
 from recurra.deployment.onnx.sessions import (
     LONE,
