@@ -75,7 +75,7 @@ def load_optimizer(path: Path) -> dict[str, Any]:
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
         return {"state": state, "param_groups": json.loads(metadata["param_groups"])}
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"'{path}' is damaged ({error}); delete its checkpoint folder and start again") from error
 
 
@@ -122,7 +122,7 @@ def load_random_state(folder: Path, process: int) -> None:
         random.setstate((version, tuple(words), gauss))
         np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
         torch.set_rng_state(tensors["cpu"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"random state {process} in '{folder}' cannot be read ({error}); "
             "resume with as many processes as it was started with, or start again"
