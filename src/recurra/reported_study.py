@@ -53,7 +53,7 @@ from recurra.report.summary import (
     word_counts,
 )
 from recurra.study.estimate import Expectation, expect, whole_seconds
-from recurra.study.executor import EXECUTE, Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
+from recurra.study.executor import RUN_MODULE, Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
@@ -333,8 +333,7 @@ def run_and_report(
         command: The command line, shown in the report.
         cluster: Where to run; None is this machine.
         note: Choices for the study, printed before the first run starts.
-        estimate: Whether time and memory of each model are estimated and printed before the first run starts, if the
-            reporter prints. With a budget of minutes this was done before.
+        estimate: Whether time and memory of each model are printed before the first run; a budget did it before.
         final: Whether the recommended model is trained once more on test rows too, if they were split off a file; None
             does it if it was trained in less than `QUICK_S`.
 
@@ -357,9 +356,8 @@ def run_and_report(
         check_measure(spec, data)
     at_once = workers or workers_for(len(pending), machine)
     threads = threads_of(machine, available_cores(), at_once).threads
-    training = [module for run in pending for module in task_of_data(run.data).training_modules(run)]
-    modules = dict.fromkeys([EXECUTE.partition(":")[0], *training])
-    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
+    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, [RUN_MODULE, *modules]) as pool:
         check_notes = preflight(pending, data)
         if cluster is not None and pending:
             cluster.check()

@@ -24,7 +24,8 @@ from recurra.tasks.study_data import Machine
 
 LOG_NAME = "log.txt"
 # Function that a worker calls for a run.
-EXECUTE = "recurra.study.run:execute_run"
+RUN_MODULE = "recurra.study.run"
+EXECUTE = f"{RUN_MODULE}:execute_run"
 
 
 @dataclass(frozen=True)

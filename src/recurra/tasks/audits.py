@@ -92,8 +92,7 @@ def _line(
 ) -> AuditLine:
     group, split = group_of(name, splits)
     audits = [audit for _, _, audit in members]
-    # Most runs of a study share one object.
-    worst = max({id(audit): audit for audit in audits}.values(), key=_badness)
+    worst = max(audits, key=_badness)
     summary, value = _over_seeds(audits) if status == "measured" else (worst.summary, worst.value)
     return AuditLine(
         name=name,

@@ -27,7 +27,7 @@ _ERRORS_ONLY = 3
 # Fewest tokens for which all threads are at once worth a second loaded model in int8.
 LONG_TEXT = {"int8": 192}
 # After this many computations in a row without another beside them, all threads share shorter batches too, which take
-# 0.6 to 0.9 times as long (docs/log.md); of fewer tokens than this, one thread is as fast.
+# 0.6 to 1.1 times as long (docs/log.md); below so many tokens the smallest models lose.
 LONE, SHORTEST = 8, 8
 # Tokens that one thread computes best at once, because they fit its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
