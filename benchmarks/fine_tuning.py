@@ -26,6 +26,7 @@ from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
 from recurra.models.inference import autocast
 
+ENCODER = "minilm"
 OURS, OURS_FP32 = f"recurra {models.FASTEST}", "recurra fp32"
 BERT, BY_LENGTH, LOOP = (
     "BERT, FP32, stock Trainer",
@@ -80,7 +81,7 @@ def _picked(split: EncodedSplit, indices: npt.NDArray[np.int64]) -> EncodedSplit
 
 
 def measure(setting: Setting) -> list[Measure]:
-    """Measures each preset, in turns, on three draws of rows."""
+    """Measures each preset and MiniLM, in turns, on three draws of rows."""
     results: list[Measure] = []
     steps, draws = setting.sized(100, 3), setting.sized(3, 2)
     # On a processor without bf16, our model has one precision.
@@ -92,7 +93,7 @@ def measure(setting: Setting) -> list[Measure]:
     if OURS != OURS_FP32:
         comparisons.append((OURS_FP32, BERT, "ours in FP32, against the stock Trainer", None))
     names = list(dict.fromkeys([ours for ours, *_ in comparisons] + [other for _, other, *_ in comparisons]))
-    for name in setting.presets:
+    for name in dict.fromkeys([*setting.presets, ENCODER]):
         jobs = {
             variant: setting.job("fine-tuning", variant, name, steps, keep_memory=variant.startswith("recurra"))
             for variant in names

@@ -4,10 +4,12 @@
 
 All compute the same shape with the same tokenizer, but for recurra-small, which no other engine can, and the models of
 `benchmarks.rungs`. Presets compete with a BERT of their shape. A peer that takes token ids is given rows sorted by
-length, in batches of the size that is fastest for it on the first chunk. Rates are
-texts a second of processor time, which a busy machine changes less than the clock; with several threads they are by the
-clock, because threads that wait may spin. Packages that are not installed are named and left out: ``pip install
-'recurra[peers-bench]'``.
+length, in batches of the size that is fastest for it on the first texts. OpenVINO is tried twice: with shapes as they
+come, and with lengths rounded up to a few, for each of which it compiles the model.
+
+With one thread, rates are texts a second of processor time, which a busy machine changes less than the clock; with
+several they are by the clock, because threads that wait may spin. Batches are shown by the other one too. Packages that
+are not installed are named and left out; ``make bench`` installs them.
 """
 
 from __future__ import annotations
@@ -50,21 +52,26 @@ ENCODER, LABELS = "minilm", ["negative", "positive"]
 SHORT, LONG = "short", "long"
 TOKENS = {SHORT: 128, LONG: 256}
 LONG_TEXTS = "yelp_reviews/test.parquet"
-TEXTS = {SHORT: 1_024, LONG: 256}
+# A call of the largest size has a quarter of them.
+TEXTS = {SHORT: 4_096, LONG: 512}
 SINGLE, CHUNKS = 24, 4
-SINGLE_MS, ACCURACY = "single_ms", "accuracy"
+BATCHES_RATE, OTHER_CLOCK, SINGLE_MS, ACCURACY = "batches", "batches by the other clock", "single_ms", "accuracy"
 # Number of texts in a call, and of such calls in a chunk.
 TOGETHER = {8: 4, 32: 1}
-# Padded tokens of a batch; every engine takes the fastest of these sizes.
-BATCHES = (256, 1_024, 4_096)
+# Padded tokens of a batch; every engine takes the fastest of these sizes on so many texts.
+BATCHES, TRIED = (256, 1_024, 4_096), {SHORT: 256, LONG: 64}
 CALIBRATION_ROWS = 64
+# Lengths in tokens that OpenVINO compiles for themselves.
+FIXED_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 FLOATS = tuple(dict.fromkeys(("fp32", models.FASTEST)))
 SMALL = "recurra-small int8"
 OURS = ("recurra int8", *(f"recurra {precision}" for precision in FLOATS), SMALL)
+FIXED = "OpenVINO int8, fixed lengths"
 # Packages that each peer needs besides this one.
 PEERS = {
     "OpenVINO int8": ("openvino", "nncf"),
+    FIXED: ("openvino", "nncf"),
     **{f"OpenVINO {precision}": ("openvino",) for precision in FLOATS},
     "ONNX Runtime int8": ("onnxruntime",),
     "ONNX Runtime int8, fused": ("onnxruntime",),
@@ -74,7 +81,7 @@ PEERS = {
     "fastembed fp32": ("fastembed",),
 }
 # Of a preset's own shape.
-PRESET_PEERS = ("OpenVINO int8", "ONNX Runtime int8", "ONNX Runtime int8, fused")
+PRESET_PEERS = ("OpenVINO int8", FIXED, "ONNX Runtime int8", "ONNX Runtime int8, fused")
 
 
 def build(job: Job) -> Callable[[int], dict[str, Any]]:
@@ -113,19 +120,21 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
         times = {}
         for budget in BATCHES:
             batched(budget, chunks[0][:32])
-            times[budget] = _seconds(partial(batched, budget, chunks[0]), threads=job.threads)
+            times[budget] = _seconds(partial(batched, budget, chunks[0][: TRIED[kind]]))[job.threads > 1]
         predict = partial(batched, min(times, key=times.__getitem__))
 
     def call(index: int) -> dict[str, Any]:
         part = chunks[index]
-        single = [1000 * _seconds(partial(predict, [text]), threads=0) for text in part[:SINGLE]]
+        single = [1000 * _seconds(partial(predict, [text]))[1] for text in part[:SINGLE]]
 
-        def rate(groups: Sequence[Sequence[str]]) -> float:
-            seconds = [_seconds(partial(predict, group), threads=job.threads) for group in groups]
-            return sum(map(len, groups)) / sum(seconds)
+        def rates(groups: Sequence[Sequence[str]]) -> tuple[float, ...]:
+            seconds = [_seconds(partial(predict, group)) for group in groups]
+            by_clock = [sum(map(len, groups)) / sum(some) for some in zip(*seconds, strict=True)]
+            return tuple(by_clock if job.threads == 1 else by_clock[::-1])
 
-        figures: dict[str, Any] = {f"{size} texts": rate(_groups(part, size)) for size in TOGETHER}
-        figures |= {"batches": rate([part]), SINGLE_MS: single}
+        figures: dict[str, Any] = {f"{size} texts": rates(_groups(part, size))[0] for size in TOGETHER}
+        figures[BATCHES_RATE], figures[OTHER_CLOCK] = rates([part])
+        figures[SINGLE_MS] = single
         return figures if accuracy is None else {**figures, ACCURACY: accuracy}
 
     return call
@@ -161,11 +170,14 @@ def _peer(variant: str, preset: str, folder: Path, threads: int, rows: Sequence[
         session = open_session(folder / MODEL_NAME, threads)
         return lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})
     if variant.startswith("OpenVINO"):
-        return _openvino(model, folder, variant.split()[1], threads, rows)
+        precision = variant.removesuffix(", fixed lengths").split()[1]
+        return _openvino(model, folder, precision, threads, rows, fixed=variant == FIXED)
     return _ctranslate2(model, folder, threads)
 
 
-def _openvino(model: Any, folder: Path, precision: str, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
+def _openvino(
+    model: Any, folder: Path, precision: str, threads: int, rows: Sequence[npt.NDArray[np.int32]], *, fixed: bool
+) -> Compute:
     import openvino
 
     export_bert(model, folder / "bert.onnx")
@@ -183,8 +195,31 @@ def _openvino(model: Any, folder: Path, precision: str, threads: int, rows: Sequ
         )
     hint = "bf16" if precision == "bf16" else "f32"
     settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
-    request = core.compile_model(graph, "CPU", settings).create_infer_request()
-    return lambda ids, mask: request.infer({"input_ids": ids, "attention_mask": mask})
+    requests: dict[tuple[int, int], Any] = {}
+
+    def request_for(shape: tuple[int, int]) -> Any:
+        if shape not in requests:
+            shaped = graph.clone()
+            shaped.reshape({name: list(shape) for name in ("input_ids", "attention_mask")})
+            requests[shape] = core.compile_model(shaped, "CPU", settings).create_infer_request()
+        return requests[shape]
+
+    def infer(ids: Rows, mask: Rows) -> object:
+        return request_for((-1, -1)).infer({"input_ids": ids, "attention_mask": mask})
+
+    def infer_fixed(ids: Rows, mask: Rows) -> object:
+        rows, width = ids.shape
+        length = next(length for length in FIXED_LENGTHS if length >= width)
+        padded = np.zeros((2, rows, length), np.int64)
+        padded[0, :, :width], padded[1, :, :width] = ids, mask
+        request = request_for((1 if rows == 1 else -1, length))
+        return request.infer({"input_ids": padded[0], "attention_mask": padded[1]})
+
+    if not fixed:
+        return infer
+    for shape in itertools.product((1, -1), FIXED_LENGTHS):
+        request_for(shape)
+    return infer_fixed
 
 
 def _ctranslate2(model: Any, folder: Path, threads: int) -> Compute:
@@ -271,12 +306,11 @@ def _long_texts(folder: Path) -> list[str]:
     return (folder / "long.txt").read_text(encoding="utf-8").split("\0")
 
 
-def _seconds(call: Callable[[], object], *, threads: int) -> float:
-    """Seconds of the processor if it has one thread, else by the clock."""
-    clock = time.process_time if threads == 1 else time.perf_counter
-    start = clock()
+def _seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of the processor, and by the clock."""
+    processor, clock = time.process_time(), time.perf_counter()
     call()
-    return clock() - start
+    return time.process_time() - processor, time.perf_counter() - clock
 
 
 def _installed(packages: Mapping[str, Sequence[str]]) -> list[str]:
@@ -349,17 +383,19 @@ class Turns:
         best = (min if alone else max)(others, key=figures.__getitem__)
         mine, other = figures[ours], figures[best]
         result = other / mine if alone else mine / other
-        unit = "ms a text" if alone else f"texts a {'processor ' if self.setting.threads == 1 else ''}second"
+        by_processor = (self.setting.threads == 1) != (OTHER_CLOCK in title)
+        unit = "ms a text" if alone else f"texts a {'processor ' if by_processor else ''}second"
         title = f"{title}, {self.kind} texts"
         return [Measure("peers", title, self.preset, ours, mine, best, other, unit, result, "x", target)]
 
 
 def _minilm(turns: Turns, peers: list[str]) -> list[Measure]:
     figures, int8 = turns.figures([*OURS, *peers]), OURS[0]
-    rate = figures["batches"]
+    rate = figures[BATCHES_RATE]
     lines = turns.held("int8 in batches, against the fastest peer", rate, int8, peers, 1.3)
     for name in peers:
         lines += turns.held("int8 in batches", rate, int8, [name])
+        lines += turns.held(f"int8 in {OTHER_CLOCK}", figures[OTHER_CLOCK], int8, [name])
     lines += turns.held("int8, one text, against the fastest peer", figures[SINGLE_MS], int8, peers, 1.4)
     for size in TOGETHER:
         together = figures[f"{size} texts"]
@@ -375,7 +411,7 @@ def _preset(turns: Turns, peers: list[str]) -> list[Measure]:
     """A model from scratch against the fastest engine with a BERT of its shape."""
     figures, int8 = turns.figures([OURS[0], *peers]), OURS[0]
     return [
-        *turns.held("int8 in batches, against BERT of its shape", figures["batches"], int8, peers),
+        *turns.held("int8 in batches, against BERT of its shape", figures[BATCHES_RATE], int8, peers),
         *turns.held("int8, one text, against BERT of its shape", figures[SINGLE_MS], int8, peers),
     ]
 
@@ -385,7 +421,7 @@ def _rungs(turns: Turns, peers: list[str]) -> list[Measure]:
     figures = turns.figures([*rungs.MODELS, *peers])
     lines = []
     for name, peer in itertools.product(rungs.MODELS, peers):
-        lines += turns.held(f"{name} in batches", figures["batches"], name, [peer])
+        lines += turns.held(f"{name} in batches", figures[BATCHES_RATE], name, [peer])
         lines += turns.held(f"{name}, one text", figures[SINGLE_MS], name, [peer])
         if turns.kind == SHORT:
             mine, other = (100 * figures[ACCURACY][model] for model in (name, peer))
