@@ -29,11 +29,14 @@ OF_OURS = {
     ("tasks.labelling.task", "deployment.classifier"),
     ("tasks.labelling.task", "tasks.labelling.evaluation"),
 }
+# What a start that asks for nothing over a network has no use for.
+NETWORK = {"asyncio", "ssl"}
 WITHOUT_TRAINING = {"torch", "transformers", "datasets", "ray", "onnxruntime"}
 LOADED = {
-    "import recurra; dir(recurra)": HEAVY,
-    "from recurra.cli.main import main; main(['--help'])": HEAVY - {"pydantic", "safetensors"},
-    "import recurra.core.record, recurra.core.environment, recurra.core.progress": {"torch", "sklearn", "datasets"},
+    "import recurra; dir(recurra)": HEAVY | NETWORK,
+    "from recurra.cli.main import main; main(['--help'])": HEAVY - {"pydantic", "safetensors"} | NETWORK,
+    "import recurra.core.record, recurra.core.environment, recurra.core.progress": {"torch", "sklearn", "datasets"}
+    | NETWORK,
     "import recurra.tasks.classification.task, recurra.tasks.language.task": WITHOUT_TRAINING,
     "import recurra.study.worker, recurra.study.timing, recurra.comparison": WITHOUT_TRAINING,
     "import recurra.evaluation.audits.registry": {"torch", "sklearn"},
