@@ -75,7 +75,7 @@ from recurra.training.protocols import PROTOCOLS
 Logits = npt.NDArray[np.float32]
 
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
-MOST_SAMPLES = 2_000
+MOST_SAMPLES = 1_000
 # Pieces of a vocabulary of 30,000 that some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
 _REACHED_PIECES = 8_192
 _PROBE_ROWS, _PROBE_TOKENS = 64, 40
