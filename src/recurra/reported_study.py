@@ -53,7 +53,7 @@ from recurra.report.summary import (
     word_counts,
 )
 from recurra.study.estimate import Expectation, expect, whole_seconds
-from recurra.study.executor import RUN_MODULE, Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
+from recurra.study.executor import RUN_MODULE, Executor, LocalExecutor, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
@@ -177,7 +177,7 @@ class StudyResult:
     """
 
     output: Path
-    outcomes: list[Outcome]
+    outcomes: list[PlannedRun]
     report: Path | None
     content: Summary
     exports: Sequence[PlannedExport] = ()
@@ -236,7 +236,7 @@ class StudyResult:
         return BestRun(model, folder, judged.record.seed, why)
 
     @cached_property
-    def recommendation(self) -> tuple[str, str, Outcome]:
+    def recommendation(self) -> tuple[str, str, PlannedRun]:
         """The recommended model, why, and its run as it was judged.
 
         Raises:
@@ -282,7 +282,7 @@ class StudyResult:
         return [export for export in self.exports if export.state == "failed"]
 
     @property
-    def failed_runs(self) -> list[Outcome]:
+    def failed_runs(self) -> list[PlannedRun]:
         """Runs without a record."""
         return [outcome for outcome in self.outcomes if outcome.record is None]
 
@@ -380,9 +380,7 @@ def run_and_report(
                 executor = RayExecutor(output, untimed, workers, cluster, reporter=reporter)
             done_now = [outcome for wave in waves(spec, pending) for outcome in executor.execute(wave)]
             executed = {outcome.config.config_hash: outcome for outcome in done_now}
-            outcomes = [
-                executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
-            ]
+            outcomes = [executed.get(run.config.config_hash, run) for run in planned]
             missing = [item for item in plan_exports(spec, output, outcomes) if item.state in ("to do", "failed")]
             make_exports(missing, output, machine, reporter, pool)
             models = [run for run in outcomes if run.record is not None and run.record.model.kind != ANSWERS]
@@ -398,7 +396,7 @@ def run_and_report(
         )  # fmt: skip
 
 
-def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
+def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: PlannedRun) -> str:
     """The headline of a run, and how long the others will take."""
     left = expected.note(outcome) if isinstance(expected, Expectation) else ""
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
@@ -447,7 +445,7 @@ def _how_judged(result: StudyResult, label: str, train: int) -> str:
     )
 
 
-def _headline(spec: StudySpec, outcome: Outcome) -> str:
+def _headline(spec: StudySpec, outcome: PlannedRun) -> str:
     """Result of a run by the measure of the study, and its time."""
     record = outcome.record
     if record is None:
@@ -472,11 +470,7 @@ def report_study(
     """
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
-    outcomes = [
-        Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
-        for run in planned
-    ]
-    return _report(spec, output, outcomes, command=command, data=StudyData(Machine(data_root)), by_length=by_length)
+    return _report(spec, output, planned, command=command, data=StudyData(Machine(data_root)), by_length=by_length)
 
 
 def report_records(
@@ -489,7 +483,7 @@ def report_records(
         ConfigurationError: If there is no study file, or it is wrong.
     """
     records = [(run, read_any_record(run)) for run in read_study(folder) if holds_any_record(run)]
-    outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
+    outcomes = [PlannedRun(RunConfig.parse(record.config), run, "done", record=record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
     return _write_report(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
@@ -498,7 +492,7 @@ def report_records(
 def _report(
     spec: StudySpec,
     output: Path,
-    outcomes: list[Outcome],
+    outcomes: list[PlannedRun],
     *,
     command: str,
     data: StudyData,
@@ -550,7 +544,7 @@ def _keep_best(result: StudyResult) -> None:
 
 
 def _summarise(
-    spec: StudySpec, folder: Path, outcomes: Sequence[Outcome], data: StudyData, by_length: bool
+    spec: StudySpec, folder: Path, outcomes: Sequence[PlannedRun], data: StudyData, by_length: bool
 ) -> tuple[list[LoadedRun], Summary]:
     """The finished runs of a study, and the summary for their report."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}

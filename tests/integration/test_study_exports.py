@@ -15,9 +15,8 @@ from recurra.core.record import read_record
 from recurra.core.sealed import seal_model
 from recurra.deployment.export_record import ExportRequest, error_path, export_folder
 from recurra.study import exporting
-from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport, plan_exports
-from recurra.study.plan import read_reason
+from recurra.study.plan import PlannedRun, read_reason
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.study_data import Machine, StudyData
 from reviews import Command, snapshot
@@ -45,7 +44,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
     places = tmp_path / "exports" / run_id
     # The second is whole and has no record: it did not happen.
     assert {path.name for path in places.iterdir()} == {"safetensors-fp32", "safetensors-fp32.json", "safetensors-fp16"}
-    runs = [Outcome(trained.config, trained.folder, read_record(trained.folder))]
+    runs = [PlannedRun(trained.config, trained.folder, "done", record=read_record(trained.folder))]
     assert [item.state for item in plan_exports(spec, tmp_path, runs)] == ["done", "to do"]
     first = snapshot(places / "safetensors-fp32")
     assert in_a_process(export_in_a_study, tmp_path, work[1:], 2) == 0

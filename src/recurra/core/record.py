@@ -499,11 +499,6 @@ def holds_any_record(folder: Path | str) -> bool:
     return in_study(_record_path(folder))
 
 
-def holds_record(folder: Path | str, config_hash: str) -> bool:
-    """Whether a folder holds the record of a run of this configuration."""
-    return holds_any_record(folder) and read_any_record(folder).config_hash == config_hash
-
-
 def _record_path(folder: Path | str) -> Path:
     path = Path(folder)
     return path if path.suffix == ".json" and not path.is_dir() else path / RECORD_NAME

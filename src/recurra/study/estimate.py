@@ -20,11 +20,9 @@ from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import peak_memory_mib, reset_peak_memory
-from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.core.terminal import count, duration
-from recurra.study.executor import Outcome
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
@@ -36,7 +34,7 @@ BACKWARD = 2  # passes that the backward pass costs
 TIMED = "timed "
 # Timed steps of each model, after one step that sets everything up.
 TIMED_STEPS = 3
-# More records of one model would not make its rate much better, and reading them takes time.
+# More records of one model would not make its rate much better.
 RECORDS_A_MODEL = 3
 # Largest factor by which finished runs may stretch or shrink the estimates of the others.
 LARGEST_PACE = 3.0
@@ -211,19 +209,10 @@ def _recorded_rate(members: Sequence[PlannedRun], data: StudyData) -> tuple[floa
     """Median operations a second over a model's records (for a control: seconds), and the number of records."""
     values: list[float] = []
     for run in members:
-        record = readable_record(run)
-        if record is not None and (seconds := whole_seconds(record)) > 0 and len(values) < RECORDS_A_MODEL:
-            flops = training_flops(run.config, data, record.training.epochs)
+        if run.record is not None and (seconds := whole_seconds(run.record)) > 0 and len(values) < RECORDS_A_MODEL:
+            flops = training_flops(run.config, data, run.record.training.epochs)
             values.append(seconds if flops is None else flops / seconds)
     return (statistics.median(values), len(values)) if values else (None, 0)
-
-
-def readable_record(run: PlannedRun) -> AnyRecord | None:
-    """The record of a run that is done, if it can be read."""
-    try:
-        return run.record if run.state == "done" else None
-    except RecurraError:
-        return None
 
 
 def whole_seconds(record: AnyRecord) -> float:
@@ -270,7 +259,7 @@ class Expectation:
         total = f"about {duration(self.left_s())}{'' if known else ', plus what is unknown'}"
         return [*lines, f"  together: {total}, {at_once} (estimated in {duration(self.took_s)})"]
 
-    def note(self, outcome: Outcome) -> str:
+    def note(self, outcome: PlannedRun) -> str:
         """Records the outcome of a run; returns how long the others will take, if known."""
         run = self._waiting.pop(outcome.config.run_id)
         if outcome.record is not None:

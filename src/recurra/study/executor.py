@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from typing import Any
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord
-from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, read_reason, run_folder
+from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, look_at, note_failure, read_reason, run_folder
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig, task_of_data
@@ -28,25 +27,14 @@ RUN_MODULE = "recurra.study.run"
 EXECUTE = f"{RUN_MODULE}:execute_run"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of one planned run: its record, or why there is none."""
-
-    config: RunConfig
-    folder: Path
-    record: AnyRecord | None
-    error: str | None = None
-    exit_code: int = 0
-
-
-def claim(output: Path, config: RunConfig) -> Outcome | None:
-    """Creates and claims the folder of a run; returns the failed outcome if that is impossible."""
+def claim(output: Path, config: RunConfig) -> PlannedRun | None:
+    """Creates and claims the folder of a run; returns the failed run if that is impossible."""
     folder = run_folder(output, config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         claim_folder(config, folder)
     except (RecurraError, OSError) as error:
-        return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
+        return PlannedRun(config, folder, "failed", str(error), exit_code=getattr(error, "exit_code", 2))
     return None
 
 
@@ -65,7 +53,7 @@ class Executor(ABC):
         at_once: int,
         *,
         reporter: Reporter,
-        tell: Callable[[Outcome], str] | None = None,
+        tell: Callable[[PlannedRun], str] | None = None,
     ) -> None:
         self.output, self.machine, self.at_once = output, machine, at_once
         self.reporter, self.tell = reporter, tell
@@ -79,15 +67,15 @@ class Executor(ABC):
         """Starts a run whose folder is claimed."""
 
     @abstractmethod
-    def outcome(self, config: RunConfig, ended: Future[Any]) -> Outcome | None:
-        """Outcome of a run; None if it must be started again."""
+    def outcome(self, config: RunConfig, ended: Future[Any]) -> PlannedRun | None:
+        """The run as it ended; None if it must be started again."""
 
     @abstractmethod
     def stop(self) -> None:
         """Ends all running runs."""
 
-    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
-        """Executes runs and returns their outcomes; a run that fails does not stop the others."""
+    def execute(self, pending: Sequence[RunConfig]) -> list[PlannedRun]:
+        """Executes runs and returns them as they ended; a run that fails does not stop the others."""
         if not pending:
             return []
         queue, outcomes = list(pending), []
@@ -95,7 +83,7 @@ class Executor(ABC):
         with self.ready(), self.reporter.task("runs", len(pending)) as task:
             try:
                 while queue or running:
-                    ended: list[Outcome | None] = []
+                    ended: list[PlannedRun | None] = []
                     if queue and (not self.at_once or len(running) < self.at_once):
                         config = queue.pop(choose_next(queue, self.at_once))
                         ended.append(claim(self.output, config))
@@ -152,8 +140,8 @@ class LocalExecutor(Executor):
         call = partial(self.workers.call, EXECUTE, str(folder), machine=self.machine, say=say, log=folder / LOG_NAME)
         return self._threads.submit(call)
 
-    def outcome(self, config: RunConfig, ended: Future[Ended]) -> Outcome:
-        """Outcome of a run, read from its folder."""
+    def outcome(self, config: RunConfig, ended: Future[Ended]) -> PlannedRun:
+        """The run as its folder shows it."""
         return outcome_of(self.output, config, ended.result())
 
     def stop(self) -> None:
@@ -161,11 +149,11 @@ class LocalExecutor(Executor):
         self.workers.stop()
 
 
-def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
-    """Outcome of a run; writes a reason into the run folder if the failure left none."""
+def outcome_of(output: Path, config: RunConfig, ended: Ended) -> PlannedRun:
+    """The run as it ended; writes a reason into its folder if the failure left none."""
     run = look_at(output, config)
     if ended.code == 0 and run.state == "done":
-        return Outcome(config, run.folder, run.record)
+        return run
     reason = run.reason if run.state == "refused" else read_reason(run.folder / ERROR_NAME)
     exit_code = ended.code if ended.code > 0 else 1
     if reason is None:
@@ -173,7 +161,7 @@ def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
         # Ctrl-C reaches the worker before it reaches us; it is no failure of the run.
         if ended.code != -signal.SIGINT:
             note_failure(run.folder / ERROR_NAME, reason, kind="RunError", code=exit_code)
-    return Outcome(config, run.folder, None, reason, exit_code)
+    return PlannedRun(config, run.folder, "failed", reason, exit_code=exit_code)
 
 
 def choose_next(queue: Sequence[RunConfig], workers: int) -> int:

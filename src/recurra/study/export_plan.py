@@ -20,7 +20,6 @@ from recurra.deployment.export_record import (
     read_export_record,
     record_path,
 )
-from recurra.study.executor import Outcome
 from recurra.study.plan import PlannedRun, note_failure, read_reason
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
@@ -61,7 +60,7 @@ class PlannedExport:
         }
 
 
-def plan_exports(spec: StudySpec, output: Path, runs: Sequence[PlannedRun | Outcome]) -> list[PlannedExport]:
+def plan_exports(spec: StudySpec, output: Path, runs: Sequence[PlannedRun]) -> list[PlannedExport]:
     """Plans each requested export for each Transformer of a study; reads no record if nothing is requested.
 
     Raises:

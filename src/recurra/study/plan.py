@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,7 +18,7 @@ from recurra.core.errors import CheckpointError, StorageError
 from recurra.core.files import is_part, read_json, write_json, write_text
 from recurra.core.packed import RUNS_NAME, run_folders
 from recurra.core.progress import ProgressTask, Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, holds_record, read_any_record
+from recurra.core.record import RECORD_NAME, AnyRecord, holds_any_record, read_any_record
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import RunConfig
 
@@ -194,11 +193,12 @@ def run_folder(output: Path, config: RunConfig) -> Path:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan, as its folder shows it at the moment of planning.
+    """One run of a study, as its folder shows it, or as it ended just now.
 
     Attributes:
         state: ``done`` (it has its record), ``refused`` (it has one that cannot be trusted), ``running``, ``failed``
             (it ended without a record), ``interrupted`` (it began and can be resumed), ``to do``.
+        exit_code: Of the error with which it ended just now.
     """
 
     config: RunConfig
@@ -206,11 +206,13 @@ class PlannedRun:
     state: State
     reason: str | None = None
     progress: RunProgress | None = None
+    record: AnyRecord | None = None
+    exit_code: int = 0
 
-    @cached_property
-    def record(self) -> AnyRecord | None:
-        """The record of a run that is done, read on first use."""
-        return read_any_record(self.folder) if self.state == "done" else None
+    @property
+    def error(self) -> str | None:
+        """Why it has no record; None if it has one."""
+        return None if self.record is not None else self.reason or "not run yet"
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
@@ -224,7 +226,7 @@ def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
     # A packed run has no weights: a teacher is trained again if one of its students is still to come.
     teachers = {teacher.run_id for run in runs if run.state != "done" for teacher in run.config.teachers}
     return [
-        replace(run, state="to do")
+        replace(run, state="to do", record=None)
         if run.state == "done" and run.config.run_id in teachers and not (run.folder / RECORD_NAME).exists()
         else run
         for run in runs
@@ -235,8 +237,8 @@ def look_at(output: Path, config: RunConfig) -> PlannedRun:
     """One run of a study with its state."""
     folder = run_folder(output, config)
     try:
-        if holds_record(folder, config.config_hash):
-            return PlannedRun(config, folder, "done")
+        if holds_any_record(folder) and (record := read_any_record(folder)).config_hash == config.config_hash:
+            return PlannedRun(config, folder, "done", record=record)
     except CheckpointError as error:
         return PlannedRun(config, folder, "refused", str(error))
     progress = read_progress(folder)

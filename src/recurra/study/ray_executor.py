@@ -28,8 +28,8 @@ from typing import Any
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError, UnavailableError
 from recurra.core.files import atomic_path, locked_folder, write_text
 from recurra.core.record import RECORD_NAME
-from recurra.study.executor import EXECUTE, LOG_NAME, Executor, Outcome, outcome_of, threads_of
-from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
+from recurra.study.executor import EXECUTE, LOG_NAME, Executor, outcome_of, threads_of
+from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, look_at, note_failure, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine
@@ -278,8 +278,8 @@ class RayExecutor(Executor):
         self._references[future] = reference
         return future
 
-    def outcome(self, config: RunConfig, ended: Future[Answer]) -> Outcome | None:
-        """Outcome of a run, from its folder; None if its node died and it must be started again."""
+    def outcome(self, config: RunConfig, ended: Future[Answer]) -> PlannedRun | None:
+        """The run as its folder shows it; None if its node died and it must be started again."""
         del self._references[ended]
         errors = self._ray.exceptions
         try:
@@ -290,8 +290,8 @@ class RayExecutor(Executor):
             return self._failed(config, f"the node could not start it: {error.cause}", 1)
         except errors.RayError as error:
             # The record may have been written before the node died; then the run is not repeated.
-            if look_at(self.output, config).state == "done":
-                return outcome_of(self.output, config, Ended(0, ""))
+            if (run := look_at(self.output, config)).state == "done":
+                return run
             self._lost[config.run_id] += 1
             if self._lost[config.run_id] > self.cluster.retries:
                 losses = f"lost {self._lost[config.run_id]} times with the node that ran it"
@@ -309,10 +309,10 @@ class RayExecutor(Executor):
         for reference in self._references.values():
             self._ray.cancel(reference, force=True)
 
-    def _failed(self, config: RunConfig, reason: str, code: int) -> Outcome:
+    def _failed(self, config: RunConfig, reason: str, code: int) -> PlannedRun:
         folder = run_folder(self.output, config)
         note_failure(folder / ERROR_NAME, reason, kind="RunError", code=code)
-        return Outcome(config, folder, None, reason, code)
+        return PlannedRun(config, folder, "failed", reason, exit_code=code)
 
 
 def _absolute(machine: Machine) -> Machine:

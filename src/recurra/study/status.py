@@ -23,7 +23,6 @@ from recurra.study.estimate import (
     Speed,
     cost_plan,
     model_key,
-    readable_record,
     seconds_left,
     time_model,
     whole_seconds,
@@ -165,8 +164,8 @@ def _remaining(runs: Sequence[PlannedRun]) -> float | None:
         model_durations = durations[model_key(run.config)]
         if run.state == "running" and run.progress is not None and run.progress.remaining_s is not None:
             model_durations.append(run.progress.elapsed_s + run.progress.remaining_s)
-        elif len(model_durations) < RECORDS_A_MODEL and (record := readable_record(run)) is not None:
-            model_durations.append(whole_seconds(record))
+        elif len(model_durations) < RECORDS_A_MODEL and run.record is not None:
+            model_durations.append(whole_seconds(run.record))
     known = [seconds for model_durations in durations.values() for seconds in model_durations]
     if not known or not running:
         return None
@@ -263,8 +262,7 @@ def within_minutes(
     for run in planned.runs:
         config = run.config
         if config.is_repeated and run.state != "refused":
-            record = readable_record(run)
-            cost_s = planned.cost.runs[config.run_id].seconds if record is None else whole_seconds(record)
+            cost_s = whole_seconds(run.record) if run.record else planned.cost.runs[config.run_id].seconds
             taken = (cost_s or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)

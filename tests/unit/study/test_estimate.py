@@ -31,8 +31,7 @@ from recurra.study.estimate import (
     training_flops,
     training_speed,
 )
-from recurra.study.executor import Outcome
-from recurra.study.plan import plan_study, run_folder
+from recurra.study.plan import PlannedRun, plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import plan_with_cost, within_minutes
 from recurra.tasks.base import DataCost
@@ -213,9 +212,9 @@ def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pa
     folder = RunFactory(tmp_path, rows={"train": 90, "validation": 60, "test": 80}).run("recurrent")
     record = read_record(folder)
 
-    def done(model: str, seed: int, wall_s: float | None) -> Outcome:
+    def done(model: str, seed: int, wall_s: float | None) -> PlannedRun:
         ended = None if wall_s is None else record.model_copy(update={"wall_s": wall_s})
-        return Outcome(runs[model, seed], folder, ended)
+        return PlannedRun(runs[model, seed], folder, "done", record=ended)
 
     one.note(done("recurrent-tiny", 0, 30.0))
     # Ten seconds more, or half as long again: the smaller.

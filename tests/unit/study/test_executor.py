@@ -32,8 +32,8 @@ from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESETS
 from recurra.study import ray_executor
-from recurra.study.executor import EXECUTE, LocalExecutor, Outcome, choose_next, rough_weight, threads_of
-from recurra.study.plan import claim_folder, look_at, run_folder
+from recurra.study.executor import EXECUTE, LocalExecutor, choose_next, rough_weight, threads_of
+from recurra.study.plan import PlannedRun, claim_folder, look_at, run_folder
 from recurra.study.ray_executor import Answer, Cluster, RayExecutor, collect, run_on_node
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
@@ -95,7 +95,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "study"
 
 
-def work(output: Path, *seeds: int, tell: Callable[[Outcome], str] = lambda _: "") -> dict[int, Outcome]:
+def work(output: Path, *seeds: int, tell: Callable[[PlannedRun], str] = lambda _: "") -> dict[int, PlannedRun]:
     with Workers(2, threads=1) as pool:
         executor = LocalExecutor(output, Machine(threads=1), pool, reporter=Reporter(quiet=True), tell=tell)
         outcomes = executor.execute([config(seed) for seed in seeds])
@@ -128,7 +128,7 @@ def test_a_run_that_fails_does_not_stop_the_others(output: Path) -> None:
 
 
 def test_an_interruption_stops_the_workers(output: Path, tmp_path: Path) -> None:
-    def interrupt(_: Outcome) -> str:
+    def interrupt(_: PlannedRun) -> str:
         deadline = time.monotonic() + 30
         while not (tmp_path / "made" / "started").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -331,8 +331,8 @@ class FakeRay:
 
 
 @pytest.fixture
-def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Outcome], FakeRay]]:
-    def run(configs: list[RunConfig], *answers: Any) -> tuple[list[Outcome], FakeRay]:
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[PlannedRun], FakeRay]]:
+    def run(configs: list[RunConfig], *answers: Any) -> tuple[list[PlannedRun], FakeRay]:
         ray = FakeRay(*answers)
         monkeypatch.setattr(Cluster, "connected", lambda _: nullcontext(ray))
         executor = RayExecutor(tmp_path, Machine(), 1, Cluster(cpus=3, retries=1), reporter=Reporter(quiet=True))

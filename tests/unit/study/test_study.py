@@ -24,8 +24,7 @@ from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record
 from recurra.reported_study import StudyResult, report_study, run_and_report, time_side_by_side
-from recurra.study.executor import Outcome
-from recurra.study.plan import plan_study, run_folder
+from recurra.study.plan import PlannedRun, plan_study, run_folder
 from recurra.study.spec import StudySpec
 from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine, StudyData
@@ -61,20 +60,20 @@ class MadeUp:
     def __init__(self, output: Path, machine: Machine, *_: Any, **__: Any) -> None:
         self.output = output
 
-    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
+    def execute(self, pending: Sequence[RunConfig]) -> list[PlannedRun]:
         outcomes = []
         for config in reversed(pending):
             MadeUp.started.append(config.run_id)
             folder = run_folder(self.output, config)
             if config.seed in MadeUp.failing:
-                outcomes.append(Outcome(config, folder, None, "went wrong", 1))
+                outcomes.append(PlannedRun(config, folder, "failed", "went wrong", exit_code=1))
                 continue
             audits = [leakage()] if config.seed == 1 else []
             if config.model in MadeUp.spoiled:
                 audits.append(AuditResult(name="invariance.padding", status="failed", summary="it changes"))
             accuracy = MadeUp.accuracies.get(config.model, 0.8)
             finish(self.output, config, accuracy, rows=MadeUp.rows, audits=audits)
-            outcomes.append(Outcome(config, folder, read_record(folder)))
+            outcomes.append(PlannedRun(config, folder, "done", record=read_record(folder)))
         return outcomes
 
 
