@@ -41,8 +41,9 @@ def exits(
     Example: recurra exits runs/wikitext --bound 0.01
     """
     from recurra.core.environment import tune_allocator
+    from recurra.core.exits_record import EXITS_NAME
     from recurra.models.quiet import quieten_libraries
-    from recurra.study.exits import choose_exits, keep_exits
+    from recurra.study.exits import choose_exits
     from recurra.tasks.tables import CommandResult
 
     run = options.one_run(run)
@@ -57,25 +58,24 @@ def exits(
         each=keep,
     )
     if keep:
-        keep_exits(run, choice)
+        choice.record.write(run / EXITS_NAME)
     present(CommandResult(choice.plain(), _parts(choice)), as_json=as_json)
 
 
 def _parts(choice: ExitChoice) -> list[Table | list[str]]:
     from recurra.tasks.tables import Table
 
-    subject = choice.subject
-    if choice.measured is None:
-        no_threshold = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: do not stop early"
+    subject, record, judged = choice.subject, choice.record, choice.record.chosen
+    if judged is None:
+        no_threshold = f"{record.run_id}: no threshold keeps {record.asked} on {record.chosen_on}: do not stop early"
         return [[no_threshold], _fixed_exits(choice)]
-    judged = choice.measured
-    rule = f"{subject.run_id}: {judged.label}, chosen on {subject.chosen_on} for {choice.asked}"
+    rule = f"{record.run_id}: {judged.label}, chosen on {record.chosen_on} for {record.asked}"
     total = sum(judged.taken.values())
     shares = [
         {"Recurrences taken": str(number), subject.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
         for number, count in judged.taken.items()
     ]
-    lines = [f"{subject.quality}: {choice.full:.4f} in full, {judged.score:.4f} with exits"]
+    lines = [f"{subject.quality}: {subject.full:.4f} in full, {judged.score:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     taken = [number for number, count in judged.taken.items() if count]
@@ -91,19 +91,18 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
         for timed in judged.timed
     ]
     timed_table = Table("timed", f"Wall-clock, ms for {subject.timed}", rows)
-    return [[rule], Table("shares", f"On {subject.split}", shares), lines, timed_table, _fixed_exits(choice)]
+    return [[rule], Table("shares", f"On {record.split}", shares), lines, timed_table, _fixed_exits(choice)]
 
 
 def _fixed_exits(choice: ExitChoice) -> Table:
     from recurra.tasks.tables import Table
 
-    fixed = [*choice.fixed, choice.published]
-    quality = choice.subject.quality.capitalize()
+    fixed, quality = choice.record.fixed, choice.subject.quality.capitalize()
     rows = [
         {"Leaves": measured.label, quality: f"{measured.score:.4f}"}
         | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in measured.timed}
         for measured in fixed
     ]
-    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{choice.full:.4f}"}
-    title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"
+    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{choice.subject.full:.4f}"}
+    title = "Every exit by itself, and the published schedule" if len(fixed) > 1 else "The published schedule"
     return Table("fixed", title, [*rows, full])

@@ -1,4 +1,4 @@
-"""Early exits of a finished run: a threshold chosen on validation rows, judged and timed on reported ones, and kept."""
+"""Early exits of a finished run: a threshold chosen on validation rows, judged and timed on reported ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from recurra.core.environment import environment_record
-from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.exits_record import EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit
@@ -20,57 +20,42 @@ from recurra.tasks.exits import EXITS, FULL, ExitSubject
 from recurra.tasks.run_folder import accelerator_name
 
 PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
+# Batch sizes at which exits are timed.
+_TIMED_BATCHES = (1, 32)
 
 
 @dataclass(frozen=True)
 class ExitChoice:
-    """A calibrated threshold, its quality on the reported split and its times.
-
-    Attributes:
-        asked: The quality to keep, in words.
-        measured: The rule on the reported split; None if there is no rule.
-        published: The published schedule of "CRT-Deep", measured.
-        fixed: Every exit by itself, if requested.
-        full: Quality of the full model on the reported split.
-    """
+    """An exit rule that was chosen for a run, and the measurements of this rule and others on the reported split."""
 
     subject: ExitSubject
-    asked: str
     chosen: CalibratedExits
-    measured: EarlyExitRecord | None
-    published: EarlyExitRecord
-    fixed: list[EarlyExitRecord]
-    full: float
-    threads: int
+    record: ExitsRecord
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        measured = {"judged": None, "timed": []} if self.measured is None else self._plain(self.measured)
+        measured = {"judged": None, "timed": []} if self.record.chosen is None else self._plain(self.record.chosen)
         return {
-            "run_id": self.subject.run_id,
-            "asked": self.asked,
-            "chosen_on": self.subject.chosen_on,
+            "run_id": self.record.run_id,
+            "asked": self.record.asked,
+            "chosen_on": self.record.chosen_on,
             "chosen": self.chosen.plain(),
             "judged": measured["judged"],
             "timed": measured["timed"],
-            "fixed": [self._plain(fixed_exit) for fixed_exit in (*self.fixed, self.published)],
+            "fixed": [self._plain(fixed_exit) for fixed_exit in self.record.fixed],
         }
 
     def _plain(self, measured: EarlyExitRecord) -> dict[str, Any]:
-        scores = {"full": self.full, "exits": measured.score, "agreement": measured.agreement}
+        scores = {"full": self.subject.full, "exits": measured.score, "agreement": measured.agreement}
         return {
             "label": measured.label,
             "judged": {
-                "split": self.subject.split,
+                "split": self.record.split,
                 **scores,
                 "taken": {str(number): count for number, count in measured.taken.items()},
             },
             "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in measured.timed],
         }
-
-
-# Batch sizes at which exits are timed.
-_TIMED_BATCHES = (1, 32)
 
 
 def choose_exits(
@@ -100,23 +85,28 @@ def choose_exits(
     share = float(given_options.get(option_name, run_task.exit_default))
     with torch_threads(threads):
         subject = run_task.exit_subject(run, data_root)
-        chosen = subject.choose(share, kind)
+        chosen, threads = subject.choose(share, kind), torch.get_num_threads()
 
         def measure(rule: ExitRule, label: str = "") -> EarlyExitRecord:
             timed = [_time(subject, rule, size) for size in _TIMED_BATCHES]
             return subject.judge(rule, label).model_copy(update={"timed": timed})
 
-        return ExitChoice(
-            subject=subject,
+        # These rules were not calibrated: every exit by itself, and the published schedule of "CRT-Deep".
+        fixed = [measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each]
+        published = measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}")
+        record = ExitsRecord(
+            run_id=subject.run_id,
+            num_recurrences=int(subject.model.config.num_recurrences),
+            split=subject.split,
+            chosen_on=subject.chosen_on,
             asked=run_task.exit_quality.format(100 * share),
-            chosen=chosen,
-            measured=None if chosen.rule is None else measure(chosen.rule),
-            # These rules were not calibrated: every exit by itself, and the published schedule.
-            fixed=[measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each],
-            published=measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}"),
-            full=subject.full,
-            threads=torch.get_num_threads(),
+            full_loss=None if published.loss is None else subject.full,
+            full_accuracy=subject.full if published.loss is None else None,
+            fixed=[*fixed, published],
+            chosen=None if chosen.rule is None else measure(chosen.rule),
+            environment=environment_record(threads=threads, precision="fp32", accelerator=accelerator_name()),
         )
+    return ExitChoice(subject, chosen, record)
 
 
 def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyExit:
@@ -128,20 +118,3 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
         threads=torch.get_num_threads(),
     )
     return TimedEarlyExit(batch_size=batch_size, full_ms=records[FULL].mean_ms, exits_ms=records[EXITS].mean_ms)
-
-
-def keep_exits(run: Path, choice: ExitChoice) -> None:
-    """Writes ``exits.json`` into a run's folder, with every exit by itself; replaces an earlier file."""
-    subject, has_loss = choice.subject, choice.published.loss is not None
-    ExitsRecord(
-        run_id=subject.run_id,
-        num_recurrences=int(subject.model.config.num_recurrences),
-        split=subject.split,
-        chosen_on=subject.chosen_on,
-        asked=choice.asked,
-        full_loss=choice.full if has_loss else None,
-        full_accuracy=None if has_loss else choice.full,
-        fixed=[*choice.fixed, choice.published],
-        chosen=choice.measured,
-        environment=environment_record(threads=choice.threads, precision="fp32", accelerator=accelerator_name()),
-    ).write(run / EXITS_NAME)
