@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from recurra.core.configuration import names_in, plain_name
@@ -101,19 +100,23 @@ class Asked:
             # A frozen encoder is not trained, but reads as many texts.
             reading = trained or [keys for reader, keys in readers if control_of(reader, keys) == WORDS_AND_ENCODER]
             precision, precision_note = precision_here(reading)
-        seeds = self.seeds
-        spec = comparison(
-            config,
-            models=[*entries, *({"name": name, ANSWERS_FILE: path} for name, path in answers.items())],
-            protocol=training,
-            protocol_overrides=self.protocol_keys,
-            seeds=list(seeds) if isinstance(seeds, Iterable) else range(ladder.seeds if seeds is None else seeds),
-            precision=precision,
-            title=self.title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
-            max_mib=self.max_mib,
-            max_ms=self.max_ms,
-            measure=self.measure,
-            prices=self.prices,
+        seeds = ladder.seeds if self.seeds is None else self.seeds
+        spec = StudySpec.parse(
+            {
+                "name": study_name(config.name),
+                "data": [config],
+                "models": [*entries, *({"name": name, ANSWERS_FILE: path} for name, path in answers.items())],
+                "protocols": [training],
+                "protocol_overrides": dict(self.protocol_keys),
+                "seeds": list(seeds if isinstance(seeds, Iterable) else range(seeds)),
+                "precision": precision,
+                "title": self.title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
+                "max_mib": self.max_mib,
+                "max_ms": self.max_ms,
+                "measure": self.measure,
+                "prices": self.prices,
+            },
+            source="comparison",
         )
         budget = ""
         if self.minutes is not None:
@@ -121,30 +124,6 @@ class Asked:
             preflight([run for run in expand(spec) if run.answers], data)
             spec, budget = within_minutes(spec, output, data, self.minutes, workers=self.workers, reporter=reporter)
         return spec, "; ".join(filter(None, (ladder.note, note, folds_note, protocol_note, precision_note, budget)))
-
-
-def comparison(
-    data: RunData,
-    *,
-    models: Sequence[Entry],
-    protocol: str,
-    protocol_overrides: Mapping[str, Any] = MappingProxyType({}),
-    seeds: Sequence[int] = (0, 1, 2),
-    **keys: Any,
-) -> StudySpec:
-    """Returns the study that compares models on one data set; ``keys`` are further ones of `StudySpec`."""
-    return StudySpec.parse(
-        {
-            "name": study_name(data.name),
-            "data": [data],
-            "models": list(models),
-            "protocols": [protocol],
-            "protocol_overrides": dict(protocol_overrides),
-            "seeds": list(seeds),
-            **keys,
-        },
-        source="comparison",
-    )
 
 
 def _answers_file(name: str, value: Any, config: RunData, data: StudyData, output: Path) -> str:

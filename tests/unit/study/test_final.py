@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recurra import reported_study
-from recurra.comparison import compare, comparison
+from recurra.comparison import compare
 from recurra.core.best_run import FINAL_NAME, find_run
 from recurra.core.progress import Reporter
 from recurra.core.record import SplitRecord, read_record, write_record
@@ -18,6 +18,7 @@ from recurra.deployment.serving.models import open_models
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
 from recurra.study.final import final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
+from recurra.study.spec import StudySpec
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
@@ -148,7 +149,8 @@ def test_the_report_shows_texts_as_they_stand_in_the_files(tmp_path: Path) -> No
     others = [(f"THE TEST: {text}", label) for text, label in review_rows(20, seed=3)]
     path, test = write_csv(tmp_path / "rows.csv", rows), write_csv(tmp_path / "test.csv", others)
     config = DataConfig(name=str(path), test=str(test), clean="recurra-2")
-    texts, fingerprint = _own_texts(comparison(config, models=["linear"], protocol="tuned"), StudyData())
+    spec = StudySpec.parse({"name": "s", "data": [config], "models": ["linear"]})
+    texts, fingerprint = _own_texts(spec, StudyData())
     dataset = StudyData().rows(config)
     assert fingerprint == dataset.fingerprint
     assert {name: set(of_split) for name, of_split in texts.items()} == {

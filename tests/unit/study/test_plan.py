@@ -19,7 +19,6 @@ import recurra.study.run as run_module
 import recurra.tasks.study_data as study_data_module
 from factories import finish
 from recurra.cli.main import main
-from recurra.comparison import comparison
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, StorageError, UnavailableError
 from recurra.core.files import LOCK_NAME, locked_folder, write_json
@@ -329,7 +328,7 @@ def test_the_table_must_hold_the_vocabulary(reviews: Path) -> None:
 def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "r.csv", [("a text", "same")] * 3)
     data = DataConfig(name=str(path), tokenizer="trained")
-    spec = comparison(data, models=["linear", "recurrent"], protocol="tuned")
+    spec = StudySpec.parse({"name": "s", "data": [data], "models": ["linear", "recurrent"]})
     output = tmp_path / "out"
     with pytest.raises(DataError, match="one class only"):
         run_and_report(spec, output, StudyData(), reporter=Reporter(quiet=True), command="test")
