@@ -68,7 +68,8 @@ class Reference:
             )
         splits = {name: dataset.splits[name] for name in record.data.reported_splits}
         classifier = Classifier.from_run(run, precision="fp32")
-        logits = {name: logits_of(classifier, split) for name, split in splits.items()}
+        # Texts of a split are clean already.
+        logits = {name: classifier.logits(split.texts, clean=False) for name, split in splits.items()}
         rows, exit_rows = (
             rows_of(dataset.splits[name], record) for name in (check_split(record), record.data.selection_split)
         )
@@ -76,11 +77,11 @@ class Reference:
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""
-        temperature = classifier.decision.temperature
-        return {
-            name: compare_split(logits_of(classifier, split), self.logits[name], split.labels, temperature)
-            for name, split in self.splits.items()
-        }
+        temperature, splits = classifier.decision.temperature, {}
+        for name, split in self.splits.items():
+            logits = classifier.logits(split.texts, clean=False)
+            splits[name] = compare_split(logits, self.logits[name], split.labels, temperature)
+        return splits
 
     def compare_exits(self, classifier: Classifier) -> ExportedExits | None:
         """Evaluates an export with early exits, if it has a calibrated rule."""
@@ -93,11 +94,6 @@ class Reference:
             splits[name] = compare_split(logits, self.logits[name], split.labels, temperature)
             taken[name] = dict(sorted(Counter(exited_after.tolist()).items()))
         return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)
-
-
-def logits_of(classifier: Classifier, split: TextSplit) -> Logits:
-    """Logits of a split's texts, which are clean already."""
-    return classifier.logits(split.texts, clean=False)
 
 
 def compare_split(
@@ -154,28 +150,20 @@ def export_all(data: StudyData, output: str, threads: int, work: list[dict[str, 
     torch.set_num_threads(threads)
     reporter = Reporter()
     for run_id, items in itertools.groupby(work, key=lambda item: str(item["run_id"])):
-        requests = [ExportRequest(format=item["format"], precision=item["precision"]) for item in items]
-        _export_one_run(run_id, requests, Path(output), data, reporter)
-
-
-def _export_one_run(
-    run_id: str, requests: list[ExportRequest], output: Path, data: StudyData, reporter: Reporter
-) -> None:
-    reference: Reference | None = None
-    for request in requests:
-        folder = export_folder(output, run_id, request)
-        try:
-            reference = reference or Reference.of(output / RUNS_NAME / run_id, data)
-            record = make_export(reference, request, output)
-        except RecurraError as error:
-            reporter.say(f"{run_id}/{request.name}: error: {error}")
-            note_failure(error_path(folder), str(error), kind=type(error).__name__, code=error.exit_code)
-            continue
-        except Exception as error:  # noqa: BLE001 - whatever a converter raises, the others go on
-            first_line = (str(error).strip().splitlines() or ["no message"])[0]
-            reason = f"{type(error).__name__}: {first_line[:300]}"
-            reporter.say(f"{run_id}/{request.name}: error: {reason}")
-            note_failure(error_path(folder), reason, kind=type(error).__name__, code=RunError.exit_code)
-            continue
-        size = record.weights_bytes / 2**20
-        reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")
+        reference: Reference | None = None
+        for item in items:
+            request = ExportRequest(format=item["format"], precision=item["precision"])
+            try:
+                reference = reference or Reference.of(Path(output, RUNS_NAME, run_id), data)
+                record = make_export(reference, request, Path(output))
+            except Exception as error:  # noqa: BLE001 - whatever a converter raises, the others go on
+                reason, kind = str(error), type(error).__name__
+                if not isinstance(error, RecurraError):
+                    first_line = (reason.strip().splitlines() or ["no message"])[0]
+                    reason = f"{kind}: {first_line[:300]}"
+                reporter.say(f"{run_id}/{request.name}: error: {reason}")
+                code = getattr(error, "exit_code", RunError.exit_code)
+                note_failure(error_path(export_folder(Path(output), run_id, request)), reason, kind=kind, code=code)
+                continue
+            size = record.weights_bytes / 2**20
+            reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")
