@@ -21,9 +21,7 @@ def adapt(
     output: options.Output,
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_norms=true low_rank=8.", show_default=False
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_norms=true low_rank=8."),
     ] = None,
     plan: Annotated[
         str, typer.Option("--plan", help="Layers in order, a group to repeat in brackets: '0 (3 4)x2 5'; or auto.")
@@ -56,7 +54,6 @@ def adapt(
             metavar="NAME|FILE",
             help="Texts on which the small encoder learns the large one's states; a corpus gives its training texts. "
             "May be given several times.",
-            show_default=False,
         ),
     ] = None,
     apart: Annotated[
@@ -66,7 +63,6 @@ def adapt(
             metavar="NAME|FILE",
             help="For --teach: texts that models will be evaluated on; texts that repeat them are not used to teach. "
             "May be given several times.",
-            show_default=False,
         ),
     ] = None,
     minutes: Annotated[

@@ -45,9 +45,7 @@ def audit_model(
     ],
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Changes of a preset, e.g. causal_convolution=false.", show_default=False
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="Changes of a preset, e.g. causal_convolution=false."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the texts, and of a preset's weights.")] = 0,
     as_json: options.Json = False,

@@ -13,9 +13,7 @@ from recurra.cli.output import present
 def bench(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|PRESET", help="A classifier: its run folder, a comparison or a preset.", show_default=False
-        ),
+        typer.Argument(metavar="RUN|PRESET", help="A classifier: its run folder, a comparison or a preset."),
     ],
     against: Annotated[
         list[str] | None,

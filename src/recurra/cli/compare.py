@@ -25,7 +25,6 @@ def compare(
             help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
             "words-and-encoder, recurra-small, minilm, and setfit (recurra[peers]) up to 400 training rows, 100 "
             "with folds. With --from, these are added to the default models.",
-            show_default=False,
         ),
     ] = None,
     encoder: Annotated[
@@ -45,7 +44,6 @@ def compare(
             "--teacher",
             help="The teacher of that student, or of recurra-small: a run, an export or a Hugging Face folder; "
             "separate several by commas. Default: the fine-tuned encoder for the student, none for recurra-small.",
-            show_default=False,
         ),
     ] = None,
     from_scratch: Annotated[
@@ -57,7 +55,6 @@ def compare(
             "--seeds",
             min=1,
             help="How often to train each model, with the seeds 0, 1, ... Default: 1; 3 for models from scratch.",
-            show_default=False,
         ),
     ] = None,
     max_mib: Annotated[
@@ -74,7 +71,6 @@ def compare(
             help="Measure to compare models by: accuracy, macro_f1, balanced_accuracy, average_precision, f1:LABEL, "
             "average_precision:LABEL, or cost:FILE (CSV or JSON, true by predicted label). Default: accuracy, or "
             "macro_f1 if classes are unequal in size.",
-            show_default=False,
         ),
     ] = None,
     predictions: Annotated[
@@ -84,7 +80,6 @@ def compare(
             metavar="NAME=FILE",
             help="File of answers from elsewhere, such as a large language model, to compare with the models: a label "
             "or probabilities for each row, found by id or text. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     price: Annotated[
@@ -93,7 +88,6 @@ def compare(
             "--price",
             metavar="NAME=PRICE",
             help="Price of a text with a model, shown beside its figures. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     minutes: Annotated[
@@ -110,7 +104,6 @@ def compare(
             "--final/--no-final",
             help="Train the recommended model once more, on test rows too; predict and export use this model. "
             "Default: if it takes less than a minute.",
-            show_default=False,
         ),
     ] = None,
     title: Annotated[
@@ -123,7 +116,6 @@ def compare(
             "--protocol",
             "-p",
             help="Training protocol by name or file. Default: chosen by the number of rows; from scratch: tuned.",
-            show_default=False,
         ),
     ] = None,
     precision: Annotated[
@@ -132,7 +124,6 @@ def compare(
             "--precision",
             help="Precision of matrix products: fp32 or bf16. Default: fp32; bf16 if all trained models start from a "
             "pretrained encoder and this machine has instructions for it.",
-            show_default=False,
         ),
     ] = None,
     folds: Annotated[
@@ -142,7 +133,6 @@ def compare(
             min=1,
             help="Folds of the cross-validation: each model is trained once a fold, and every row is tested once. "
             "Default: 5 for a file of fewer than 2,000 short rows, else 1, a single split.",
-            show_default=False,
         ),
     ] = None,
     data_root: options.DataRoot = None,

@@ -38,7 +38,6 @@ def export(
             "--confidence",
             help="Choose the exit rule so that, with this confidence, the agreement also holds for new texts like the "
             "validation rows, e.g. 0.95.",
-            show_default=False,
         ),
     ] = None,
     precision_of: options.PrecisionOf = None,

@@ -21,9 +21,7 @@ def generate(
         Path,
         typer.Argument(metavar="RUN|PATH", help="Folder of a language model: a run, or one of transformers."),
     ],
-    prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue.", show_default=False)
-    ] = None,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue.")] = None,
     source: Annotated[
         str | None,
         typer.Option(

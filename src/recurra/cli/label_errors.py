@@ -39,9 +39,7 @@ def label_errors(
     ],
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="More keys for reading rows, e.g. join_labels=true.", show_default=False
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="More keys for reading rows, e.g. join_labels=true."),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -49,7 +47,6 @@ def label_errors(
             "--from",
             help="A pretrained encoder that judges beside the linear model: minilm, a folder, or none. Default: minilm "
             "if it is installed, up to 10,000 rows.",
-            show_default=False,
         ),
     ] = None,
     output: Annotated[

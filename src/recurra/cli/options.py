@@ -43,7 +43,6 @@ PrecisionOf = Annotated[
         metavar="LABEL=P",
         help="Give LABEL only above a probability at which a share P of these answers is right on the run's "
         "validation rows, e.g. positive=0.95. An export keeps this rule. Repeatable.",
-        show_default=False,
     ),
 ]
 AnswersRight = Annotated[
@@ -53,7 +52,6 @@ AnswersRight = Annotated[
         metavar="P",
         help="Give a label only above a probability, the same for all labels, at which a share P of the answers is "
         "right on the run's validation rows, e.g. 0.95.",
-        show_default=False,
     ),
 ]
 RunPrecision = Annotated[
@@ -79,7 +77,7 @@ Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of a run
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0: as many as the cores allow.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY and model.KEY.", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY and model.KEY."),
 ]
 
 Run = Annotated[
@@ -142,16 +140,15 @@ Protocol = Annotated[
         "-p",
         help="Training protocol: paper, tuned, tuned-treebank; for encoders finetune-few, finetune-small, finetune or "
         "finetune-large; or a file (YAML). Default: tuned; with an encoder, one chosen by the number of rows.",
-        show_default=False,
     ),
 ]
 DataOverrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="More keys of the data, e.g. fraction=0.5.", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="More keys of the data, e.g. fraction=0.5."),
 ]
 StudyOverrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY.", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY."),
 ]
 
 

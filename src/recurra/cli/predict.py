@@ -46,7 +46,7 @@ _MEANT_FOR = {
 
 def predict(
     run: options.RunOrExport,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.", show_default=False)] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.")] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +102,6 @@ def predict(
             metavar="N",
             help="Show the N words of each text that its label (or each of its labels) depends on most: without such "
             "a word its probability falls.",
-            show_default=False,
         ),
     ] = None,
     exit_rule: options.ExportExitRuleName = None,

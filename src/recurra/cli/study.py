@@ -95,13 +95,12 @@ def _progress(run: PlannedRun) -> str:
 
 app = typer.Typer(no_args_is_help=True, help="Run every combination of data, models, protocols and seeds in a file.")
 
-File = Annotated[Path, typer.Argument(help="Study file (YAML).", show_default=False)]
+File = Annotated[Path, typer.Argument(help="Study file (YAML).")]
 FileOverrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
         help="Keys of the study file, e.g. seeds=[0,1] protocol_overrides.max_epochs=3.",
-        show_default=False,
     ),
 ]
 StudyOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default runs/NAME.")]
@@ -140,7 +139,7 @@ def plan(
 
 @app.command("status")
 def status(
-    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.")],
     output: StudyOutput = None,
     as_json: options.Json = False,
 ) -> None:
@@ -209,7 +208,7 @@ def run(
 
 @app.command("report")
 def report(
-    file: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.")],
     output: StudyOutput = None,
     assignments: FileOverrides = None,
     by_length: Annotated[
@@ -242,7 +241,7 @@ def report(
 
 @app.command("pack")
 def pack(
-    folder: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="A study's output folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="A study's output folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Packed study; an existing one gains the runs.")],
     as_json: options.Json = False,
 ) -> None:

@@ -32,9 +32,7 @@ def train(
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     threads: options.Threads = 0,
-    latency: Annotated[
-        bool | None, typer.Option(help="Time the trained model. Default: yes.", show_default=False)
-    ] = None,
+    latency: Annotated[bool | None, typer.Option(help="Time the trained model. Default: yes.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
