@@ -109,12 +109,12 @@ class Executor(ABC):
 def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
     """Groups runs into waves in the order in which they begin: teachers are trained before their students."""
     taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
-    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
-    ordered = [
-        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
-        for wave in (first, [run for run in pending if run not in first])
-    ]
-    return [wave for wave in ordered if wave]
+    positions = {seed: position for position, seed in enumerate(spec.seeds)}
+    first, second = list[RunConfig](), list[RunConfig]()
+    for run in sorted(pending, key=lambda run: (0 if run.is_control else positions[run.seed], rough_weight(run))):
+        begins = run.run_id in taught_by or (bool(taught_by) and not run.is_repeated)
+        (first if begins else second).append(run)
+    return [wave for wave in (first, second) if wave]
 
 
 class LocalExecutor(Executor):

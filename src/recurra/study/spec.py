@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -115,8 +116,8 @@ class StudySpec(Settings):
     @field_validator("models", "protocols", "seeds", "precision", "contrasts", "exports")
     @classmethod
     def _no_doubles(cls, values: Any) -> Any:
-        names = [_entry_name(value) for value in values] if isinstance(values, list) else []
-        doubles = sorted({name for name in names if names.count(name) > 1})
+        names = Counter(map(_entry_name, values)) if isinstance(values, list) else {}
+        doubles = sorted(name for name, count in names.items() if count > 1)
         if doubles:
             raise ValueError(f"{', '.join(doubles)} is given twice; name each once")
         return values
