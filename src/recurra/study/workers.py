@@ -125,7 +125,8 @@ class Workers:
             with contextlib.suppress(BrokenPipeError):
                 worker.process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), arguments])}\n")
                 worker.process.stdin.flush()
-            with nullcontext() if log is None else log.open("a", encoding="utf-8") as file:
+            # Unbuffered: a disk that is full refuses a line when it is written, and not once more at the end.
+            with nullcontext() if log is None else log.open("ab", buffering=0) as file:
                 for line in worker.process.stdout:
                     if line.startswith(REPLY):
                         reply = json.loads(line.removeprefix(REPLY))
@@ -134,8 +135,9 @@ class Workers:
                     if line.strip():
                         last = line.strip()
                         if file is not None:
-                            file.write(f"{line.rstrip()}\n")
-                            file.flush()
+                            # The run goes on, and says itself what it cannot write.
+                            with contextlib.suppress(OSError):
+                                file.write(f"{line.rstrip()}\n".encode())
                         say(line.rstrip("\n"))
             return Ended(worker.process.wait(), last)
         finally:

@@ -425,6 +425,9 @@ def test_one_process_takes_all_calls_and_what_ends_it_ends_one_call(workers: Wor
     # Whatever the locale.
     assert workers.call("probe:say", "größe \ud800", say=said.append) == Ended(0, "größe \\ud800")
     assert said == ["no end", "a word", "größe \\ud800"]
+    # A disk that has no room for a line of the log ends no run.
+    if (full := Path("/dev/full")).exists():
+        assert workers.call("probe:say", "more words", log=full) == Ended(0, "more words")
     # A mistake of a user's leaves the worker as it was.
     mistake = workers.call(EXECUTE, "/nowhere", machine=Machine())
     assert mistake.code == 2 and mistake.last.startswith("error: ") and "/nowhere" in mistake.last
