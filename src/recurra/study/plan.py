@@ -198,7 +198,7 @@ class PlannedRun:
     Attributes:
         state: ``done`` (it has its record), ``refused`` (it has one that cannot be trusted), ``running``, ``failed``
             (it ended without a record), ``interrupted`` (it began and can be resumed), ``to do``.
-        exit_code: Of the error with which it ended just now.
+        exit_code: Of the error with which it ended just now, else that of a failure.
     """
 
     config: RunConfig
@@ -207,7 +207,7 @@ class PlannedRun:
     reason: str | None = None
     progress: RunProgress | None = None
     record: AnyRecord | None = None
-    exit_code: int = 0
+    exit_code: int = 1
 
     @property
     def error(self) -> str | None:

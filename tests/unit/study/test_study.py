@@ -146,6 +146,13 @@ def test_a_failed_run_is_isolated_named_and_tried_again(tmp_path: Path) -> None:
     assert len(MadeUp.started) == 1
 
 
+def test_a_report_without_a_finished_run_is_a_failure(tmp_path: Path, command: Command) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("name: s\ndata: [{name: demo, tokenizer: trained}]\nmodels: [linear]\n", encoding="utf-8")
+    shown = command("study", "report", file, "--output", tmp_path / "out", code=1)
+    assert "No run finished" in shown.out and shown.err.startswith("error: demo-") and "not run yet" in shown.err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
