@@ -45,7 +45,7 @@ DEMO_MODELS, DEMO_MAX_LENGTH = ("linear-tuned", "recurra-small-and-words", "recu
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompareRequest:
     """A request for a comparison: keywords of `compare`, which documents them, or options of the command.
 
     Attributes:
@@ -295,10 +295,10 @@ def study_name(data: str) -> str:
     return plain_name(Path(data).stem) or "data"
 
 
-def demonstration(*, seeds: int = 1) -> Asked:
+def demonstration(*, seeds: int = 1) -> CompareRequest:
     """The comparison on the corpus that comes with the package; needs no network and a few minutes."""
     values = {"name": "demo", "max_length": DEMO_MAX_LENGTH}
-    return Asked(values, {}, models=DEMO_MODELS, seeds=seeds, title="Demo: from which period is a sentence?")
+    return CompareRequest(values, {}, models=DEMO_MODELS, seeds=seeds, title="Demo: from which period is a sentence?")
 
 
 @errors_for_python(**{"from": "encoder"})
@@ -388,7 +388,7 @@ def compare(
     keywords = [key for key, option in signature(compare).parameters.items() if option.kind is Parameter.KEYWORD_ONLY]
     name = str(values.pop("name"))
     base, assigned = sort_keywords(values, protocol, task=task_of_values({"name": name, **values}), others=keywords)
-    request = Asked(
+    request = CompareRequest(
         {"name": name, **assigned.data},
         assigned.protocol,
         models=names_in(models) if isinstance(models, str) else models,

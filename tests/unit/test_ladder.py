@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recurra import ladder
-from recurra.comparison import Asked, precision_here
+from recurra.comparison import CompareRequest, precision_here
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
@@ -185,7 +185,7 @@ def test_setfit_joins_where_labels_are_few(tiny: str, tmp_path: Path, packages: 
     assert "without setfit, often best with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
 
 
-def planned(asked: Asked, folder: Path) -> tuple[StudySpec, str]:
+def planned(asked: CompareRequest, folder: Path) -> tuple[StudySpec, str]:
     return asked.plan_study(StudyData(), folder / "out", Reporter(quiet=True))
 
 
@@ -202,14 +202,14 @@ def test_models_that_start_from_encoders_take_bf16_where_the_machine_has_it_unle
         assert precision_here(models) == ("fp32", "")
     file = str(write_reviews(tmp_path / "reviews.csv", 60))
     for asked in (None, "fp32", "bf16"):
-        spec, note = planned(Asked({"name": file}, {}, encoder=tiny, plan="0", precision=asked), tmp_path)
+        spec, note = planned(CompareRequest({"name": file}, {}, encoder=tiny, plan="0", precision=asked), tmp_path)
         assert spec.precision == (asked or taken)
         assert ("precision: bf16" in note) == (asked is None and instructions)
 
 
 def test_long_texts_of_models_that_are_fitted_whole_are_folded_and_no_seed_is_no_answer(tmp_path: Path) -> None:
     file = str(write_reviews(tmp_path / "reviews.csv", 300))
-    asked = Asked({"name": file, "max_length": 512}, {}, models=["recurra-small-and-words"])
+    asked = CompareRequest({"name": file, "max_length": 512}, {}, models=["recurra-small-and-words"])
     spec, _ = planned(asked, tmp_path)
     assert isinstance(spec.data[0], DataConfig) and spec.data[0].folds == 5
     assert "max_length" not in planned(replace(asked, values={"name": file}), tmp_path)[1]

@@ -152,7 +152,7 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import Asked, named_values
+    from recurra.comparison import CompareRequest, named_values
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
     from recurra.tasks.study_data import Machine, StudyData
@@ -164,7 +164,7 @@ def compare(
         "predictions": named_values(predictions or [], "--predictions", "gpt=answers.csv"),
     }
     prices = named_values(price or [], "--price", "gpt=0.002")
-    request = options.chosen(Asked, locals() | parsed, protocol_keys=assigned.protocol)
+    request = options.chosen(CompareRequest, locals() | parsed, protocol_keys=assigned.protocol)
     reporter = Reporter(quiet=quiet)
     spec, note = request.plan_study(study_data, output, reporter)
     result = run_and_report(

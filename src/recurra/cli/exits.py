@@ -55,7 +55,7 @@ def exits(
         kind=rule,
         threads=threads,
         data_root=data_root,
-        each=keep,
+        fixed_exits=keep,
     )
     if keep:
         choice.record.write(run / EXITS_NAME)

@@ -90,17 +90,17 @@ def _print_table(title: str, table: tables.Table, *, brief: bool) -> None:
         console().print(printed)
 
 
-def present(shown: tables.CommandResult, *, as_json: bool) -> None:
+def present(result: tables.CommandResult, *, as_json: bool) -> None:
     """Prints the result of a command; exits with 3 if an audit failed."""
     if as_json:
-        print_json(shown.plain)
+        print_json(result.plain)
     else:
-        for part in shown.parts:
+        for part in result.parts:
             if isinstance(part, list):
                 print_lines(part)
             else:
                 _print_table(part.heading, part, brief=False)
-    present_failed(shown.failed_audits)
+    present_failed(result.failed_audits)
 
 
 def present_failed(names: Sequence[str]) -> None:

@@ -37,14 +37,14 @@ class BestRunRecord(Sealed):
     why: str
 
 
-class FoundRun(NamedTuple):
+class LocatedRun(NamedTuple):
     """The run that a path stands for, and a line on which run of a comparison it is; empty if it is none."""
 
     folder: Path
     note: str = ""
 
 
-def find_run(path: Path | str) -> FoundRun:
+def find_run(path: Path | str) -> LocatedRun:
     """Returns the run that a path stands for: the recommended one of a comparison, else the path itself.
 
     Raises:
@@ -54,12 +54,12 @@ def find_run(path: Path | str) -> FoundRun:
     comparison = path.parent if path.name == _BEST and not path.exists() else path
     file = comparison / BEST_NAME
     if not comparison.is_dir() or (comparison / RECORD_NAME).exists():
-        return FoundRun(path)
+        return LocatedRun(path)
     finished = sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
     number, cure = "several runs" if len(finished) > 1 else "one run", _advice(finished)
     if not file.is_file():
         if not finished:
-            return FoundRun(path)
+            return LocatedRun(path)
         raise CheckpointError(f"'{comparison}' holds {number}, but '{file}' recommends none; {cure}")
     best = BestRunRecord.read(file, what="a recommendation of ours", cure=cure)
     run = comparison / best.folder
@@ -68,7 +68,7 @@ def find_run(path: Path | str) -> FoundRun:
     if not (run / RECORD_NAME).is_file():
         raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {cure}")
     which_run = "the recommended one" if len(finished) > 1 else "it"
-    return FoundRun(run, f"'{comparison}' holds {number}; taking {which_run}, {run} ({best.model})")
+    return LocatedRun(run, f"'{comparison}' holds {number}; taking {which_run}, {run} ({best.model})")
 
 
 def no_run(folder: Path) -> CheckpointError:

@@ -15,7 +15,7 @@ from typing import Any
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
-from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, look_at, note_failure, read_reason, run_folder
+from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, note_failure, read_reason, read_state, run_folder
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig, task_of_data
@@ -151,7 +151,7 @@ class LocalExecutor(Executor):
 
 def outcome_of(output: Path, config: RunConfig, ended: Ended) -> PlannedRun:
     """The run as it ended; writes a reason into its folder if the failure left none."""
-    run = look_at(output, config)
+    run = read_state(output, config)
     if ended.code == 0 and run.state == "done":
         return run
     reason = run.reason if run.state == "refused" else read_reason(run.folder / ERROR_NAME)

@@ -65,14 +65,14 @@ def choose_exits(
     kind: str,
     threads: int,
     data_root: Path | None,
-    each: bool,
+    fixed_exits: bool,
 ) -> ExitChoice:
     """Chooses the threshold of a rule for a finished run, judges it and times it.
 
     Args:
         keep: How much of the quality must stay, by the option of its task: ``--bound``, the share by which a language
             model's loss may grow, or ``--agreement``, the share of rows that keep the full model's label.
-        each: Also judge and time every exit by itself.
+        fixed_exits: Also judge and time every exit by itself.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
@@ -92,7 +92,8 @@ def choose_exits(
             return subject.judge(rule, label).model_copy(update={"timed": timed})
 
         # These rules were not calibrated: every exit by itself, and the published schedule of "CRT-Deep".
-        fixed = [measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each]
+        exits = subject.model.config.exits if fixed_exits else ()
+        fixed = [measure(FixedExit(number), f"after loop {number}") for number in exits]
         published = measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}")
         record = ExitsRecord(
             run_id=subject.run_id,

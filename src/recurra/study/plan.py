@@ -219,10 +219,8 @@ def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
     """Returns all runs of a study with their states; runs that are packed in ``output`` are done."""
     # One listing of the folder replaces a look at each of many runs that have never begun.
     present = {path.name for path in run_folders(output)}
-    runs = [
-        look_at(output, config) if config.run_id in present else PlannedRun(config, run_folder(output, config), "to do")
-        for config in expand(spec)
-    ]
+    fresh = [PlannedRun(config, run_folder(output, config), "to do") for config in expand(spec)]
+    runs = [read_state(output, run.config) if run.config.run_id in present else run for run in fresh]
     # A packed run has no weights: a teacher is trained again if one of its students is still to come.
     teachers = {teacher.run_id for run in runs if run.state != "done" for teacher in run.config.teachers}
     return [
@@ -233,7 +231,7 @@ def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
     ]
 
 
-def look_at(output: Path, config: RunConfig) -> PlannedRun:
+def read_state(output: Path, config: RunConfig) -> PlannedRun:
     """One run of a study with its state."""
     folder = run_folder(output, config)
     try:

@@ -29,7 +29,7 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError, Stor
 from recurra.core.files import atomic_path, locked_folder, write_text
 from recurra.core.record import RECORD_NAME
 from recurra.study.executor import EXECUTE, LOG_NAME, Executor, outcome_of, threads_of
-from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, look_at, note_failure, run_folder
+from recurra.study.plan import ERROR_NAME, PlannedRun, claim_folder, note_failure, read_state, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine
@@ -290,7 +290,7 @@ class RayExecutor(Executor):
             return self._failed(config, f"the node could not start it: {error.cause}", 1)
         except errors.RayError as error:
             # The record may have been written before the node died; then the run is not repeated.
-            if (run := look_at(self.output, config)).state == "done":
+            if (run := read_state(self.output, config)).state == "done":
                 return run
             self._lost[config.run_id] += 1
             if self._lost[config.run_id] > self.cluster.retries:

@@ -18,7 +18,7 @@ import typer
 
 from recurra.adaptation import AdaptationOptions
 from recurra.cli import main as command_line
-from recurra.comparison import Asked
+from recurra.comparison import CompareRequest
 from recurra.core.errors import AuditError, CheckpointError, DataError, RunError, StorageError
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.generation import GenerationSettings
@@ -189,7 +189,7 @@ def test_an_encoding_that_is_none_is_one_line(words: str, refused: Callable[...,
 # What a command works out, or leaves as it is: it has no option of that name.
 WITHOUT_OPTION: dict[Any, tuple[str, set[str]]] = {
     AdaptationOptions: ("adapt", {"changes"}),
-    Asked: ("compare", {"values", "protocol_keys", "prices"}),
+    CompareRequest: ("compare", {"values", "protocol_keys", "prices"}),
     ExportOptions: ("export", {"abstain_below"}),
     FolderJob: ("predict", {"model"}),
     GenerationSettings: ("generate", {"rule"}),

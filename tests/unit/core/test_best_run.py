@@ -8,7 +8,7 @@ import pytest
 
 from committed import RESULTS
 from recurra.cli.main import main
-from recurra.core.best_run import BEST_NAME, BestRunRecord, FoundRun, find_run, no_run
+from recurra.core.best_run import BEST_NAME, BestRunRecord, LocatedRun, find_run, no_run
 from recurra.core.errors import CheckpointError
 
 
@@ -31,7 +31,7 @@ def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path, monkeypatch
         assert found.note == f"'{comparison}' holds several runs; taking the recommended one, {run} (linear)"
     # A folder that is called so is itself.
     (comparison / "best").mkdir()
-    assert find_run(comparison / "best") == FoundRun(comparison / "best")
+    assert find_run(comparison / "best") == LocatedRun(comparison / "best")
     monkeypatch.chdir(comparison)
     assert find_run(".").folder == Path("runs/é_b.2")
 
@@ -45,7 +45,7 @@ def test_anything_else_stands_for_itself(tmp_path: Path) -> None:
         comparison / "runs" / "a", comparison / "runs", tmp_path / "empty", tmp_path / "file", tmp_path / "nowhere",
         tmp_path / "nowhere" / "best", tmp_path / "file" / "best", "recurrent", "best", "a\0b", "",
     ):  # fmt: skip
-        assert find_run(path) == FoundRun(Path(path))
+        assert find_run(path) == LocatedRun(Path(path))
 
 
 @pytest.mark.parametrize("asked", ["x", "x/best"])

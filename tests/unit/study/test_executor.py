@@ -33,7 +33,7 @@ from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESETS
 from recurra.study import ray_executor
 from recurra.study.executor import EXECUTE, LocalExecutor, choose_next, rough_weight, threads_of
-from recurra.study.plan import PlannedRun, claim_folder, look_at, run_folder
+from recurra.study.plan import PlannedRun, claim_folder, read_state, run_folder
 from recurra.study.ray_executor import Answer, Cluster, RayExecutor, collect, run_on_node
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
@@ -119,12 +119,12 @@ def test_a_run_that_fails_does_not_stop_the_others(output: Path) -> None:
         assert str(log) in str(outcomes[seed].error)
         assert f"working on {seed}" in log.read_text(encoding="utf-8")
     for seed in (REFUSED, KILLED, SILENT, LIES):
-        found = look_at(output, config(seed))
+        found = read_state(output, config(seed))
         assert (found.state, found.reason) == ("failed", outcomes[seed].error), seed
     # Only a record of this very configuration counts.
-    assert (look_at(output, OTHER).state, look_at(output, config(10)).state) == ("done", "to do")
+    assert (read_state(output, OTHER).state, read_state(output, config(10)).state) == ("done", "to do")
     run_folder(output, OTHER).rename(run_folder(output, config(10)))
-    assert look_at(output, config(10)).state == "interrupted"
+    assert read_state(output, config(10)).state == "interrupted"
 
 
 def test_an_interruption_stops_the_workers(output: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_interruption_stops_the_workers(output: Path, tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         work(output, DONE, SLOW, tell=interrupt)
     # Ended by us: that is no failure.
-    assert look_at(output, config(SLOW)).state == "interrupted"
+    assert read_state(output, config(SLOW)).state == "interrupted"
 
 
 @pytest.mark.parametrize(("threads", "workers", "wanted"), [(0, 4, 2), (3, 1, 3), (0, 16, 1)])
@@ -263,7 +263,7 @@ def test_a_node_that_shares_the_folder_works_in_it_once_the_dead_node_s_process_
     monkeypatch.setattr(ray_executor.time, "sleep", release)
     answer = run_on_node(*wanted)
     assert (answer.ended.code, answer.files, len(waits)) == (0, {}, 1)
-    assert look_at(output, CONFIG).state == "done"
+    assert read_state(output, CONFIG).state == "done"
     assert f"in {output}" in (run_folder(output, CONFIG) / "log.txt").read_text(encoding="utf-8")
 
 
@@ -276,13 +276,13 @@ def test_the_files_of_a_node_that_does_not_travel_back_the_record_last(
     answer = run_on_node(*order(output, shared=False))
     assert set(answer.files) == {"config.yaml", "log.txt", "record.json", "model/weights"}
     assert not own.exists()
-    assert look_at(output, CONFIG).state == "interrupted"
+    assert read_state(output, CONFIG).state == "interrupted"
     folder = run_folder(output, CONFIG)
     written: list[str] = []
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda self, to: written.append(Path(to).name) or replace(self, to))
     collect({"record.json": answer.files["record.json"], **answer.files}, folder)
-    assert look_at(output, CONFIG).state == "done" and written[-1] == "record.json"
+    assert read_state(output, CONFIG).state == "done" and written[-1] == "record.json"
     assert (folder / "model" / "weights").read_bytes() == b"1234"
     with pytest.raises(RunError, match="does not belong in"):
         collect({"../outside.txt": b"x"}, folder)
@@ -375,7 +375,7 @@ def test_a_run_that_a_node_fails_leaves_its_reason_and_stops_no_other(
     answers: list[Any], said: str, tmp_path: Path, execute: Any
 ) -> None:
     (failed, other), ray = execute([CONFIG, OTHER], *answers, done)
-    assert said in failed.error and look_at(tmp_path, CONFIG).state == "failed"
+    assert said in failed.error and read_state(tmp_path, CONFIG).state == "failed"
     assert other.record is not None and len(ray.orders) == len(answers) + 1
 
 
