@@ -235,12 +235,12 @@ def _write(
 
     decision, computation, explains = classifier.decision, classifier.computation, explain is not None
     if output is None:
-        with standard_output(), line_writer(sys.stdout, decision, computation, explains, as_json=as_json) as writer:
-            return write_stream(classifier, chunks, writer, explain_words=explain)
+        with standard_output(), line_writer(sys.stdout, decision, computation, explains, as_json=as_json) as write:
+            return write_stream(classifier, chunks, write, explain_words=explain)
         raise typer.Exit  # the reader has left
     open_file = open_writer(output, decision, escape_formulas=escape_formulas, columns=columns, explains=explains)
-    with reporter.task("predicting", None) as task, open_file as writer:
-        counts = write_stream(classifier, chunks, writer, advance=task.advance, explain_words=explain)
+    with reporter.task("predicting", None) as task, open_file as write:
+        counts = write_stream(classifier, chunks, write, advance=task.advance, explain_words=explain)
     if as_json:
         print_json({"output": str(output), **counts.plain(), "computation": computation.plain()})
     else:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -71,12 +71,8 @@ class PredictedRows:
         return len(self.texts)
 
 
-class PredictionWriter(Protocol):
-    """Writes predictions chunk by chunk."""
-
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows."""
-        ...
+Write = Callable[[PredictedRows], None]
+"""Writes some rows with their predictions."""
 
 
 class Layout:
@@ -137,30 +133,26 @@ class Layout:
         return [*columns, *probabilities.T.tolist()]
 
 
-class TableWriter:
+def _table_rows(stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool) -> Write:
     """Writes CSV or TSV with a header; ``escape_formulas`` puts an apostrophe before what a spreadsheet would run."""
+    writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+    # The csv module only quotes cells with its own line end, but for other readers a carriage return ends a line.
+    quoting_writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
-    def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
-        self._layout = layout
-        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
-        # The csv module only quotes cells with its own line end, but for other readers a carriage return ends a line.
-        self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        self._escape = escape_formulas
-        self._writer.writerow(map(self._cell, layout.columns))
-
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows."""
-        for values in zip(*self._layout.values(rows), strict=True):
-            cells = [self._cell(value) for value in values]
-            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
-            (self._quoting if has_return else self._writer).writerow(cells)
-
-    def _cell(self, value: Any) -> Any:
-        """Strings, numbers and None as they are, other values as text; a formula after an apostrophe if asked for."""
+    def cell(value: Any) -> Any:
         if isinstance(value, bool) or not (value is None or isinstance(value, str | int | float)):
             value = as_text(value)
-        is_formula = self._escape and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+        is_formula = escape_formulas and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
         return f"'{value}" if is_formula else value
+
+    def write(rows: PredictedRows) -> None:
+        for values in zip(*layout.values(rows), strict=True):
+            cells = [cell(value) for value in values]
+            has_return = any(isinstance(value, str) and "\r" in value for value in cells)
+            (quoting_writer if has_return else writer).writerow(cells)
+
+    writer.writerow(map(cell, layout.columns))
+    return write
 
 
 def as_text(value: Any) -> str:
@@ -186,103 +178,80 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
-class JsonLinesWriter:
-    """Writes one JSON object per line, in which the probabilities of the classes are an object.
+def _json_rows(stream: TextIO, layout: Layout, *, between: str = "", end: str = "\n") -> Write:
+    """Writes one JSON object a row, in which the probabilities of the classes are an object; null for no number."""
+    ascii_only, before = not is_utf8(stream), itertools.chain([""], itertools.repeat(between))
 
-    ``between`` is written before the line feed between two rows, such as a comma inside a JSON array.
-    """
-
-    def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
-        self._stream = stream
-        self._layout = layout
-        self._between = between
-        self._started = False
-        self._ascii_only = not is_utf8(stream)
-
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows; numbers that JSON lacks are null."""
-        names = self._layout.row_columns
-        for values in zip(*self._layout.values(rows), strict=True):
+    def write(rows: PredictedRows) -> None:
+        names = layout.row_columns
+        for values in zip(*layout.values(rows), strict=True):
             row = {name: _finite(value) for name, value in zip(names, values, strict=False)}
-            classes = zip(self._layout.label_names, values[len(names) :], strict=True)
-            row[self._layout.name(PROBABILITIES)] = dict(classes)
-            line = json.dumps(row, ensure_ascii=self._ascii_only, default=_as_json)
-            if self._between:
-                self._stream.write(f"{self._between}\n{line}" if self._started else line)
-            else:
-                self._stream.write(f"{line}\n")
-            self._started = True
+            row[layout.name(PROBABILITIES)] = dict(zip(layout.label_names, values[len(names) :], strict=True))
+            stream.write(f"{next(before)}{json.dumps(row, ensure_ascii=ascii_only, default=_as_json)}{end}")
+
+    return write
 
 
-class LineWriter:
-    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs.
+def _plain_lines(stream: TextIO, decision: LabelDecision) -> Write:
+    """Writes a line a row, for a person or a pipe: label, its probability, text, words if explained, between tabs.
 
-    If labels are explained, their words come last.
+    White space in a text becomes single spaces, so that each row is one line.
     """
 
-    def __init__(self, stream: TextIO, decision: LabelDecision) -> None:
-        self._stream = stream
-        self._decision = decision
-
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows; white space in a text becomes single spaces, so that each row is one line."""
-        decision = self._decision
+    def write(rows: PredictedRows) -> None:
         label_indices = decision.decide(rows.probabilities)
         word_texts = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
         for text, label, label_index, row_probabilities, words in zip(
             rows.texts, rows.label_texts(decision), label_indices, rows.probabilities, word_texts, strict=True
         ):
-            shown = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row_probabilities[label_index]))
-            self._stream.write(f"{label or ''}\t{shown}\t{' '.join(text.split())}{words}\n")
+            numbers = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row_probabilities[label_index]))
+            stream.write(f"{label or ''}\t{numbers}\t{' '.join(text.split())}{words}\n")
+
+    return write
 
 
 @contextlib.contextmanager
 def line_writer(
     stream: TextIO, decision: LabelDecision, computation: Computation, explains: bool = False, *, as_json: bool
-) -> Iterator[PredictionWriter]:
+) -> Iterator[Write]:
     """Writes lines, or row by row one JSON document with the computation and the list of predictions."""
     if not as_json:
-        yield LineWriter(stream, decision)
+        yield _plain_lines(stream, decision)
         return
     stream.write(f'{{"computation": {json.dumps(computation.plain())}, "predictions": [\n')
-    yield JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
+    yield _json_rows(stream, Layout(decision, explains=explains), between=",\n", end="")
     stream.write("\n]}\n")
 
 
-class ParquetWriter:
+@contextlib.contextmanager
+def _parquet_rows(path: Path, layout: Layout, source: Path | None) -> Iterator[Write]:
     """Writes Parquet, with a row group for each chunk.
 
     Columns of the input that are written too keep their types if the input is Parquet, and are text otherwise.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, path: Path, layout: Layout, source: Path | None = None) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    from_parquet = source is not None and source.suffix.lower() == ".parquet"
+    source_schema = pq.read_schema(source) if from_parquet else None
+    types = {layout.name(name): pa.string() for name in ("text", "label", layout.words)}
+    types[layout.name(ABSTAINED)] = pa.bool_()
+    inputs = [(name, source_schema.field(name).type if source_schema else pa.string()) for name in layout.input_columns]
+    ours = [(name, types.get(name, pa.float64())) for name in layout.columns[len(inputs) :]]
+    schema = pa.schema([*inputs, *ours])
 
-        self._pyarrow, self._layout = pa, layout
-        from_parquet = source is not None and source.suffix.lower() == ".parquet"
-        schema = pq.read_schema(source) if from_parquet else None
-        types = {layout.name(name): pa.string() for name in ("text", "label", layout.words)}
-        types[layout.name("abstained")] = pa.bool_()
-        own_fields = [(name, types.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
-        fields = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
-        self._schema = pa.schema([*fields, *own_fields])
-        self._text_columns = [] if from_parquet else list(range(len(fields)))
-        if layout.explains:
-            self._text_columns.append(layout.columns.index(layout.name(layout.words)))
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+    def array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        if pa.types.is_string(kind):
+            column = [None if value is None else as_text(value) for value in column]
+        return pa.array(column, kind)
 
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows."""
-        values = self._layout.values(rows)
-        for index in self._text_columns:
-            values[index] = [None if value is None else as_text(value) for value in values[index]]
-        columns = [self._pyarrow.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
-        self._writer.write_table(self._pyarrow.Table.from_arrays(columns, schema=self._schema))
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
 
-    def close(self) -> None:
-        """Writes the end of the file."""
-        self._writer.close()
+        def write(rows: PredictedRows) -> None:
+            columns = [array(*pair) for pair in zip(layout.values(rows), schema.types, strict=True)]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+        yield write
 
 
 @dataclass
@@ -328,7 +297,7 @@ class InputColumns:
 def write_stream(
     classifier: Classifier,
     chunks: Iterable[TextRows],
-    writer: PredictionWriter,
+    write: Write,
     *,
     advance: Callable[[int], None] | None = None,
     explain_words: int | None = None,
@@ -342,7 +311,7 @@ def write_stream(
         if explain_words is not None:
             effects = explain(classifier.predict_proba, chunk.texts, probabilities, decision, classifier.most_read)
             explanations = [explanation.strongest(explain_words) for explanation in effects]
-        writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
+        write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)
         counts.empty += sum(leaves_nothing(text, classifier.cleaning) for text in chunk.texts)
         abstained = decision.abstained(probabilities)
@@ -396,7 +365,7 @@ def open_writer(
     escape_formulas: bool = False,
     columns: InputColumns | None = None,
     explains: bool = False,
-) -> Iterator[PredictionWriter]:
+) -> Iterator[Write]:
     """Opens a file of predictions by its extension; the file only appears when everything is written."""
     check_output(path)
     columns = columns or InputColumns(())
@@ -404,13 +373,12 @@ def open_writer(
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":
-            with contextlib.closing(ParquetWriter(temporary, layout, columns.source)) as parquet:
-                yield parquet
+            with _parquet_rows(temporary, layout, columns.source) as write:
+                yield write
             return
         # The csv module writes its own line ends.
         with temporary.open("w", encoding="utf-8", newline="") as stream:
             if suffix == ".jsonl":
-                yield JsonLinesWriter(stream, layout)
+                yield _json_rows(stream, layout)
             else:
-                delimiter = "\t" if suffix == ".tsv" else ","
-                yield TableWriter(stream, layout, delimiter, escape_formulas=escape_formulas)
+                yield _table_rows(stream, layout, "\t" if suffix == ".tsv" else ",", escape_formulas=escape_formulas)

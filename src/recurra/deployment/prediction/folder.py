@@ -119,9 +119,9 @@ class FolderJob:
         try:
             stat_before = source.stat()
             output, escape = self.output_of(name), self.escape_formulas
-            with open_writer(output, classifier.decision, escape_formulas=escape) as writer:
+            with open_writer(output, classifier.decision, escape_formulas=escape) as write:
                 chunks = stream_rows(source, self.text_column, (), encoding=self.encoding)
-                counts = write_stream(classifier, chunks, writer)
+                counts = write_stream(classifier, chunks, write)
                 stat_after = source.stat()
                 if (stat_after.st_size, stat_after.st_mtime_ns) != (stat_before.st_size, stat_before.st_mtime_ns):
                     raise DataError("the file was changed while it was read; try again when no program writes to it")

@@ -70,8 +70,8 @@ def evaluate_labels(
     probabilities = decision.probabilities(logits)
     if output is not None:
         columns = {"id": rows.ids, "truth": decision.truth_texts(rows.labels), "text": rows.texts}
-        with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
-            writer.write(PredictedRows(rows.texts, probabilities, list(columns.values())))
+        with open_writer(output, decision, columns=InputColumns(list(columns))) as write:
+            write(PredictedRows(rows.texts, probabilities, list(columns.values())))
     metrics = task.measure(logits, rows.labels, decision)
     metrics = task.of_depth(metrics, rows, by_head, classifier.engine, classifier.batch_size)
     recorded = None if data is not None else record.metrics.get(rows.name)

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.prediction.files import (
     SUFFIXES,
     Layout,
-    LineWriter,
     PredictedRows,
     PredictionCounts,
     check_output,
@@ -49,9 +47,9 @@ def test_rows_come_back_in_order_with_what_was_predicted_or_what_was_there_stays
     with open_writer(path, OneLabel(NAMES)):
         pass
     assert read_rows(path) == []
-    with open_writer(path, OneLabel(NAMES)) as writer:
-        writer.write(rows(0, 2))
-        writer.write(rows(2, 5))
+    with open_writer(path, OneLabel(NAMES)) as write:
+        write(rows(0, 2))
+        write(rows(2, 5))
     found = read_rows(path)
     expected = rows(0, 5).probabilities
     assert [row["text"] for row in found] == TEXTS
@@ -62,8 +60,8 @@ def test_rows_come_back_in_order_with_what_was_predicted_or_what_was_there_stays
         each = row.get("probabilities") or {name: row[f"probability_{name}"] for name in NAMES}
         assert [float(each[name]) for name in NAMES] == pytest.approx(probabilities, abs=1e-6)
     before = path.read_bytes()
-    with pytest.raises(KeyError), open_writer(path, OneLabel(NAMES)) as writer:
-        writer.write(rows(0, 2))
+    with pytest.raises(KeyError), open_writer(path, OneLabel(NAMES)) as write:
+        write(rows(0, 2))
         raise KeyError
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -95,8 +93,8 @@ def test_what_a_spreadsheet_would_run_is_written_as_text_if_that_is_asked_for(tm
     path = tmp_path / f"p{suffix}"
     names = ["=cmd()", "good"]
     for escape in (False, True):
-        with open_writer(path, OneLabel(names), escape_formulas=escape) as writer:
-            writer.write(PredictedRows(texts, np.tile([0.75, 0.25], (len(texts), 1))))
+        with open_writer(path, OneLabel(names), escape_formulas=escape) as write:
+            write(PredictedRows(texts, np.tile([0.75, 0.25], (len(texts), 1))))
         found = read_rows(path)
         mark = "'" if escape else ""
         assert [row["text"] for row in found] == [*(f"{mark}{text}" for text in texts[:6]), *texts[6:]]
@@ -131,16 +129,15 @@ def written(
 ) -> tuple[list[PredictedRows], PredictionCounts]:
     """What a writer gets, and the counts."""
     parts: list[PredictedRows] = []
-    writer: Any = SimpleNamespace(write=parts.append)
-    return parts, write_stream(by, [TextRows(list(texts), []) for texts in chunks], writer, **options)
+    return parts, write_stream(by, [TextRows(list(texts), []) for texts in chunks], parts.append, **options)
 
 
 def document(by: Classifier, chunks: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], PredictionCounts]:
     """Rows of the JSON document, written to a terminal of an old encoding, and the counts."""
     stream = io.BytesIO()
     terminal = io.TextIOWrapper(stream, "latin-1", errors="backslashreplace", write_through=True)
-    with line_writer(terminal, by.decision, by.computation, as_json=True) as writer:
-        counts = write_stream(by, [TextRows(list(texts), []) for texts in chunks], writer)
+    with line_writer(terminal, by.decision, by.computation, as_json=True) as write:
+        counts = write_stream(by, [TextRows(list(texts), []) for texts in chunks], write)
     return json.loads(stream.getvalue())["predictions"], counts
 
 
@@ -174,8 +171,9 @@ def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
 
 
 def test_a_line_a_row_whatever_the_text() -> None:
-    stream = io.StringIO()
-    write_stream(classifier(), [TextRows(["one\ntwo\tthree", ""], [])], LineWriter(stream, DECISION))
+    stream, by = io.StringIO(), classifier()
+    with line_writer(stream, DECISION, by.computation, as_json=False) as write:
+        write_stream(by, [TextRows(["one\ntwo\tthree", ""], [])], write)
     assert stream.getvalue() == "long\t1.0000\tone two three\nshort\t0.9820\t\n"
 
 
