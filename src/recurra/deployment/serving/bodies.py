@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -411,24 +411,18 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
 
     A model without an exit rule computes all recurrences and reports them; one without recurrences reports none.
     """
-    answers = _classified(classifier, texts, extras)
-    return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
-
-
-def _classified(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
-    depth = classifier.engine.depth
-    rule = classifier.calibrated_rule if extras.exit_after is None else FixedExit(extras.exit_after)
+    depth, cut = classifier.engine.depth, classifier.are_cut(texts) if extras.cut else None
     if depth is None or not (extras.exits or extras.recurrences):
-        return Classified(classifier.predict_proba(texts))
-    all_recurrences = None if depth.counted else np.full(len(texts), depth.num_recurrences)
-    if rule is None and not extras.recurrences:
-        return Classified(classifier.predict_proba(texts), all_recurrences)
+        return Classified(classifier.predict_proba(texts), cut=cut)
+    rule = classifier.calibrated_rule if extras.exit_after is None else FixedExit(extras.exit_after)
     classified = classifier.classify(texts, rule=rule, trace=extras.recurrences)
-    if extras.exits:
-        exited_after = all_recurrences if rule is None else classified.exited_after
-        return Classified(classified.probabilities, exited_after, classified.trace)
-    assert classified.trace is not None
-    return Classified(classified.trace.probabilities[:, -1], None, classified.trace)
+    if not extras.exits:
+        assert classified.trace is not None
+        return Classified(classified.trace.probabilities[:, -1], None, classified.trace, cut)
+    exited_after = classified.exited_after
+    if rule is None and not depth.counted:
+        exited_after = np.full(len(texts), depth.num_recurrences)
+    return Classified(classified.probabilities, exited_after, classified.trace, cut)
 
 
 def predictions_of(answers: Classified, decision: LabelDecision) -> list[Prediction]:

@@ -358,8 +358,7 @@ class Models:
         self._log = log
         self._models: dict[str, ServedModel] = {}
         for model in models:
-            self._queue(model)
-            self._name(model)
+            self._install(model, start=False)
         self.names = list(self._models)
         self._asked_to_reload = False
         self._reloading = False
@@ -431,9 +430,7 @@ class Models:
         return outcome != "unchanged"
 
     async def _replace(self, old: ServedModel, new: ServedModel) -> None:
-        self._queue(new)
-        new.batcher.start()
-        self._name(new)
+        self._install(new, start=True)
         name, labels = new.description.name, new.description.labels
         labels_changed = labels != old.description.labels
         self._log.write(
@@ -448,23 +445,19 @@ class Models:
         )
         await asyncio.to_thread(old.batcher.stop)
 
-    def _queue(self, model: ServedModel) -> None:
-        """Gives a model its own queue."""
-        name, classifier = model.description.name, model.classifier
-        calibrated = None if classifier.calibration is None else classifier.calibration.taken
-        model.batcher = Batcher(
+    def _install(self, model: ServedModel, *, start: bool) -> None:
+        """Gives a model its own queue, and makes it answer to its name."""
+        description, classifier = model.description, model.classifier
+        name, calibration = description.name, classifier.calibration
+        model.batcher = batcher = Batcher(
             name,
             lambda texts, extras: answer(classifier, texts, extras),
             self._limits,
             workers=classifier.engine.concurrency,
-            observe=self._metrics.batches(name, calibrated),
+            observe=self._metrics.batches(name, None if calibration is None else calibration.taken),
             failed=lambda error: self._log.failure("computation", error, model=name),
         )
-
-    def _name(self, model: ServedModel) -> None:
-        """Makes a model answer to its name."""
-        description, batcher = model.description, model.batcher
-        self._metrics.show_model(
-            description.name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts
-        )
-        self._models[description.name] = model
+        if start:
+            batcher.start()
+        self._metrics.show_model(name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts)
+        self._models[name] = model
