@@ -26,7 +26,7 @@ from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.engines.trained import ForeignClassifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
-from recurra.deployment.onnx.traced import write_traced
+from recurra.deployment.onnx.model import write_traced
 from recurra.evaluation.encoder_states import mean_states
 from recurra.ladder import choose_models
 from recurra.models.adaptation.source import ADAPTATION_NAME, SHIPPED, find_encoder

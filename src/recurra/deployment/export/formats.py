@@ -154,15 +154,14 @@ class OnnxFormat(ExportFormat):
                 )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
+        from recurra.deployment.onnx.model import write_onnx, write_traced
+
         metadata = {"run_id": record.run_id, "labels": json.dumps(record.data.label_names)}
         if _is_foreign(engine.model.config):
-            from recurra.deployment.onnx.traced import write_traced
-
             write_traced(engine.model, precision, folder, metadata)
-            return
-        from recurra.deployment.onnx.model import write_onnx
-
-        write_onnx(engine.model, precision, engine.max_length, folder, metadata, words=getattr(engine, "words", None))
+        else:
+            words = getattr(engine, "words", None)
+            write_onnx(engine.model, precision, engine.max_length, folder, metadata, words=words)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         from recurra.deployment.onnx.linear import write_linear

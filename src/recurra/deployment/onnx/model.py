@@ -1,20 +1,29 @@
-"""The classifier as an ONNX graph: the core is the body of a loop, so its layers are stored once and run repeatedly.
+"""Classifiers as ONNX graphs: the core is the body of a loop, so its layers are stored once and run repeatedly.
 
 The graph is written from the weights and the configuration, operation by operation: an exporter that traces a run of
 the model would write the core once for each recurrence and fix their number. The graph computes the same as
 `recurra.models.modeling.RecurraForSequenceClassification` on padded rows; the tests compare the two for every key of
 the configuration, and every export is compared on real rows. See `docs/decisions/0010-onnx-by-hand.md`.
+
+Classifiers over transformers' own layers are traced by torch, and quantised by ONNX Runtime (`write_traced`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from recurra.core.errors import ConfigurationError
@@ -39,6 +48,8 @@ FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 # Bound from which an exit is not used; not infinity, since OpenVINO's minimum is at most the largest finite number.
 _NEVER = float(np.finfo(np.float32).max)
 _NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
+# Opset of traced graphs.
+_TRACED_OPSET = 17
 
 
 class ExitWriter:
@@ -260,23 +271,19 @@ def build_classifier(
 
 
 def _read(layers: LayerWriter, states: str) -> None:
-    """All recurrences, the coda and the final head."""
+    """All recurrences, the coda and the final head; a last recurrence of the first position alone follows the loop."""
     graph, config = layers.graph, layers.config
-    leading, coda = config.pooling == "first", bool(config.num_coda_layers)
-    states = _core(layers, states, narrow=leading and not coda)
+    leading = config.pooling == "first"
+    narrow = leading and not config.num_coda_layers
+    if config.num_recurrences == 1:
+        states = layers.recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)
+    else:
+        trips = graph.weight(RECURRENCES, np.asarray(config.num_recurrences, dtype=np.int64))
+        last = graph.op("Sub", trips, graph.constant(1, np.int64))
+        states = _loop(layers, states, last if narrow else trips)
+        states = layers.recurrence(graph, states, last, narrow=True) if narrow else states
     states = layers.stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
     graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.read(graph, states))), [LOGITS]))
-
-
-def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
-    """All recurrences; the last one follows the loop if it only computes the first position."""
-    graph, recurrences = layers.graph, layers.config.num_recurrences
-    if recurrences == 1:
-        return layers.recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)
-    trips = graph.weight(RECURRENCES, np.asarray(recurrences, dtype=np.int64))
-    last = graph.op("Sub", trips, graph.constant(1, np.int64))
-    states = _loop(layers, states, last if narrow else trips)
-    return layers.recurrence(graph, states, last, narrow=True) if narrow else states
 
 
 def _loop(layers: LayerWriter, states: str, trips: str) -> str:
@@ -306,3 +313,63 @@ def write_onnx(
     onnx.checker.check_model(graph)
     (folder / MODEL_NAME).write_bytes(graph.SerializeToString())
     model.config.save_pretrained(folder)
+
+
+class _Logits(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids, attention_mask).logits
+        return logits
+
+
+def write_traced(model: Any, precision: str, folder: Path, metadata: dict[str, str]) -> None:
+    """Writes ``config.json`` and ``model.onnx``; raises `ConfigurationError` if torch cannot trace the encoder."""
+    path, fp32_path = folder / MODEL_NAME, folder / f"fp32-{MODEL_NAME}"
+    ids = torch.ones(2, 6, dtype=torch.long)
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    token_axes = {0: "rows", 1: "tokens"}
+    try:
+        with _quiet():
+            torch.onnx.export(
+                _Logits(copy.deepcopy(model).cpu()).eval(),
+                (ids, mask),
+                fp32_path,
+                input_names=[INPUT_IDS, MASK],
+                output_names=[LOGITS],
+                dynamic_axes={INPUT_IDS: token_axes, MASK: token_axes, LOGITS: {0: "rows"}},
+                opset_version=_TRACED_OPSET,
+                dynamo=False,
+            )
+    # Another library's layers can fail in the tracer with any exception.
+    except Exception as error:
+        raise ConfigurationError(
+            f"torch cannot write this encoder as ONNX ({' '.join(str(error).split())[:120]}); take --format safetensors"
+        ) from error
+    if precision == "int8":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        with _quiet():
+            quantize_dynamic(fp32_path, path, weight_type=QuantType.QInt8, per_channel=True)
+        fp32_path.unlink()
+    else:
+        fp32_path.rename(path)
+    graph = onnx.load(path)
+    onnx.helper.set_model_props(graph, metadata)
+    onnx.save(graph, path)
+    model.config.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides warnings about branches and old interfaces; the export's own check judges the graph."""
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)
