@@ -9,7 +9,7 @@ AMD EPYC of Zen 4 (92 and 88 G operations a second, one thread, busy). Operation
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,7 @@ from benchmarks import corpus as corpora
 from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
-from recurra.data.batching import sorted_batches
-from recurra.deployment.engines.trained import TransformerEngine, padded_inputs
+from recurra.deployment.engines.trained import FlatRows, TransformerEngine
 from recurra.models.configuration import RecurraConfig
 from recurra.models.inference import PRECISIONS
 from recurra.models.presets import forward_flops
@@ -37,8 +36,7 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
         models.ours(job.preset), corpus.tokenizer, precision=job.variant, max_length=corpora.MAX_LENGTH
     )
     config = engine.model.config
-    rows = sorted_batches(split.lengths, BATCH_SIZE)
-    batches = [padded_inputs(split.input_ids, split.offsets[part], split.lengths[part], 0) for part in rows]
+    batches = [inputs for _, inputs in FlatRows(split.input_ids, split.offsets, 0).padded(BATCH_SIZE)]
     operations = [_operations(config, batch) for batch in batches]
     square = torch.randn(SQUARE, SQUARE).to(PRECISIONS[job.variant])
     shapes = _products(config, PRECISIONS[job.variant], tokens=BATCH_SIZE * round(float(split.lengths.mean())))
@@ -66,7 +64,7 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
     return call
 
 
-def _operations(config: RecurraConfig, batch: dict[str, torch.Tensor]) -> float:
+def _operations(config: RecurraConfig, batch: Mapping[str, torch.Tensor]) -> float:
     rows, tokens = batch["input_ids"].shape
     return rows * forward_flops(config, tokens)
 

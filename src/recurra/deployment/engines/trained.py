@@ -67,10 +67,14 @@ class FlatRows:
         return np.diff(self.offsets)
 
     def padded(self, batch_size: int) -> Iterator[Batch]:
-        """Yields batches of ``batch_size`` rows of similar length, the longest first."""
+        """Yields batches of rows of similar length, the longest first; a batch without padding has no mask."""
         lengths = self.lengths
         for rows in sorted_batches(lengths, batch_size):
-            yield rows, padded_inputs(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
+            ids, real = padded_ids(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
+            inputs = {"input_ids": torch.from_numpy(ids)}
+            if not real.all():
+                inputs["attention_mask"] = torch.from_numpy(real)
+            yield rows, inputs
 
     def packed(self, batch_size: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
@@ -78,10 +82,29 @@ class FlatRows:
         With ``few_sizes`` they are filled up to one of a dozen sizes. Half precision needs this on a CPU: oneDNN takes
         some milliseconds to compile a kernel for every new size of a matrix product, and keeps it, 1 to 3 MB with AMX.
         """
-        lengths, budget = self.lengths, batch_size * TOKENS_A_ROW
-        for rows in budget_batches(lengths, budget):
-            starts, filled = self.offsets[rows], budget if few_sizes else None
-            yield rows, pack_rows(self.input_ids, starts, lengths[rows], self.pad, budget=filled)
+        budget = batch_size * TOKENS_A_ROW
+        for rows in budget_batches(self.lengths, budget):
+            yield rows, self.pack(rows, budget=budget if few_sizes else None)
+
+    def pack(self, rows: Integers, *, budget: int | None) -> dict[str, torch.Tensor]:
+        """Lays some rows end to end.
+
+        With a budget, rows of padding tokens are added up to `filled_size`, and empty rows up to a multiple of 32 rows,
+        so that batches have few sizes.
+        """
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        tokens = int(lengths.sum())
+        new_starts = np.cumsum(lengths) - lengths
+        flat = self.input_ids[np.arange(tokens) + np.repeat(starts - new_starts, lengths)].astype(np.int64)
+        if budget is not None:
+            missing_tokens = filled_size(tokens, budget) - tokens
+            full_fillers, rest = divmod(missing_tokens, int(lengths.max()))
+            fillers = [int(lengths.max())] * full_fillers + [rest] * (rest > 0)
+            fillers += [0] * (-(len(lengths) + len(fillers)) % _ROWS_STEP)
+            flat = np.concatenate((flat, np.full(missing_tokens, self.pad)))
+            lengths = np.concatenate((lengths, np.array(fillers, dtype=np.int64)))
+        return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
 
 
 def filled_size(tokens: int, budget: int) -> int:
@@ -89,38 +112,6 @@ def filled_size(tokens: int, budget: int) -> int:
     step = max(budget // 8, _LEAST_TOKENS)
     power = max(1 << (tokens - 1).bit_length(), _LEAST_TOKENS)
     return power if power <= step else -(-tokens // step) * step
-
-
-def pack_rows(
-    input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int, *, budget: int | None = None
-) -> dict[str, torch.Tensor]:
-    """Takes rows from flat ids and lays them end to end.
-
-    With a budget, rows of padding tokens are added up to `filled_size`, and empty rows up to a multiple of 32 rows, so
-    that batches have few sizes.
-    """
-    tokens = int(lengths.sum())
-    new_starts = np.cumsum(lengths) - lengths
-    flat = input_ids[np.arange(tokens) + np.repeat(starts - new_starts, lengths)].astype(np.int64)
-    if budget is not None:
-        missing_tokens = filled_size(tokens, budget) - tokens
-        full_fillers, rest = divmod(missing_tokens, int(lengths.max()))
-        fillers = [int(lengths.max())] * full_fillers + [rest] * (rest > 0)
-        fillers += [0] * (-(len(lengths) + len(fillers)) % _ROWS_STEP)
-        flat = np.concatenate((flat, np.full(missing_tokens, pad)))
-        lengths = np.concatenate((lengths, np.array(fillers, dtype=np.int64)))
-    return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
-
-
-def padded_inputs(
-    input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
-) -> dict[str, torch.Tensor]:
-    """Takes rows from flat ids, padded on the right to the longest; without padding there is no mask."""
-    padded, real = padded_ids(input_ids, starts, lengths, pad)
-    inputs = {"input_ids": torch.from_numpy(padded)}
-    if not real.all():
-        inputs["attention_mask"] = torch.from_numpy(real)
-    return inputs
 
 
 _MOST_FOREIGN_TOKENS = 512

@@ -18,8 +18,6 @@ from recurra.deployment.engines.trained import (
     ForeignClassifier,
     TransformerEngine,
     filled_size,
-    pack_rows,
-    padded_inputs,
 )
 from tiny import tiny_model
 from tiny_encoder import TEXTS, write_tiny_encoder
@@ -78,16 +76,14 @@ LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
 
 @pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2]])
 def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
-    ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    order = np.argsort(lengths)
-    inputs = padded_inputs(ids, starts[order], np.array(lengths)[order], 0)
+    rows = flat_rows(lengths)
+    ((order, inputs),) = rows.padded(len(lengths))
     for row, index in enumerate(order):
-        wanted = [*range(starts[index] + 1, starts[index] + 1 + lengths[index])]
+        wanted = [*range(rows.offsets[index] + 1, rows.offsets[index + 1] + 1)]
         assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])
     assert ("attention_mask" in inputs) == (len(set(lengths)) > 1)
     if "attention_mask" in inputs:
-        assert inputs["attention_mask"].sum(dim=1).tolist() == sorted(lengths)
+        assert inputs["attention_mask"].sum(dim=1).tolist() == sorted(lengths, reverse=True)
 
 
 def flat_rows(lengths: list[int]) -> FlatRows:
@@ -133,6 +129,6 @@ def test_a_filled_size_is_no_smaller_wastes_little_and_is_one_of_a_dozen(budget:
 
 def test_fillers_make_a_round_number_of_rows_and_tokens() -> None:
     rows = flat_rows([5, 4, 4])
-    inputs = pack_rows(rows.input_ids, rows.offsets[:-1], rows.lengths, 0, budget=256)
+    inputs = rows.pack(np.arange(3), budget=256)
     assert inputs["input_ids"].tolist() == [[*range(1, 14), 0, 0, 0]]
     assert inputs["row_lengths"].tolist() == [5, 4, 4, 3] + [0] * 28
