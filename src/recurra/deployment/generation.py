@@ -291,43 +291,37 @@ class Generator:
     def run(
         self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
     ) -> Iterator[Generated]:
-        """Continues prompts, in their order; ``write`` gets the text of a batch of one prompt while it grows."""
-        rows = self.language.encode(prompts)
+        """Continues prompts, in their order; ``write``, for a single prompt without beams, gets its growing text."""
+        rows, tokenizer = self.language.encode(prompts), self.language.tokenizer
+        streamer = None if write is None else _Streamer(tokenizer, write)
         for first in range(0, len(rows), batch_size):
             part = slice(first, first + batch_size)
-            yield from self._batch(prompts[part], rows[part], write)
-
-    def _batch(self, prompts: list[str], rows: list[list[int]], write: Callable[[str], None] | None) -> list[Generated]:
-        tokenizer = self.language.tokenizer
-        alone = len(rows) == 1 and self.settings.num_beams == 1
-        streamer = _Streamer(tokenizer, write) if write is not None and alone else None
-        end, results = tokenizer.eos_token_id, []
-        for prompt, tokens in zip(prompts, self.extend(rows, streamer), strict=True):
-            ended = end in tokens
-            remaining = tokens[: tokens.index(end)] if ended else tokens
-            text = tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
-            results.append(Generated(prompt, text, len(remaining), ended))
-        self.figures.tokens += sum(result.tokens + result.ended for result in results)
-        return results
+            for prompt, tokens in zip(prompts[part], self.extend(rows[part], streamer), strict=True):
+                ended = tokenizer.eos_token_id in tokens
+                remaining = tokens[: tokens.index(tokenizer.eos_token_id)] if ended else tokens
+                self.figures.tokens += len(remaining) + ended
+                text = tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
+                yield Generated(prompt, text, len(remaining), ended)
 
     @torch.inference_mode()
     def extend(self, rows: list[list[int]], streamer: _Streamer | None = None) -> list[list[int]]:
         """Continues rows of tokens as one batch; raises `RunError` if the model's scores are not numbers."""
-        with decoding(self.language.model):
-            return self._extend(rows, streamer)
-
-    def _extend(self, rows: list[list[int]], streamer: _Streamer | None) -> list[list[int]]:
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         if settings.draft is not None:
-            return [self._drafted(row, settings.draft, streamer) for row in rows]
-        end_token = tokenizer.eos_token_id
+            with decoding(model):
+                return [self._drafted(row, settings.draft, streamer) for row in rows]
         tokens = [torch.tensor(row, device=model.device) for row in rows]
-        ids = pad_sequence(tokens, batch_first=True, padding_value=end_token, padding_side="left")
+        ids = pad_sequence(tokens, batch_first=True, padding_value=tokenizer.eos_token_id, padding_side="left")
         present = [torch.ones_like(row) for row in tokens]
-        mask = pad_sequence(present, batch_first=True, padding_side="left")
         width = ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
+            "input_ids": ids,
+            "attention_mask": pad_sequence(present, batch_first=True, padding_side="left"),
+            "use_cache": True,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.eos_token_id,
+            "return_dict_in_generate": True,
             "streamer": streamer,
             "max_new_tokens": self._room(width),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
@@ -336,20 +330,13 @@ class Generator:
             arguments["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
         if settings.rule is not None:
             arguments["exit_rule"] = settings.rule
-        start = time.perf_counter()
-        output = model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            use_cache=True,
-            eos_token_id=end_token,
-            pad_token_id=end_token,
-            return_dict_in_generate=True,
-            **arguments,
-        )
-        continuations = output.sequences[:, width:].tolist()
-        self.figures.wall_s += time.perf_counter() - start
+        with decoding(model):
+            start = time.perf_counter()
+            output = model.generate(**arguments)
+            continuations: list[list[int]] = output.sequences[:, width:].tolist()
+            self.figures.wall_s += time.perf_counter() - start
         self._note(getattr(output, CACHE), len(rows) * settings.num_beams)
-        return list(continuations)
+        return continuations
 
     def _room(self, width: int) -> int:
         """How many new tokens may follow ``width`` tokens."""
