@@ -142,7 +142,7 @@ class Engine(ABC):
 
     @abstractmethod
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
-        """Returns ``(texts, labels)``."""
+        """Returns ``(texts, labels)`` for cleaned texts."""
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
         """Returns logits of the head where each text stops, ``(texts, labels)``, and its recurrences, ``(texts,)``."""
@@ -168,7 +168,6 @@ class LinearEngine(Engine):
         self.model = model
 
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:  # noqa: ARG002 - all at once is fastest
-        """Returns ``(texts, labels)``."""
         return self.model.logits(texts)
 
 

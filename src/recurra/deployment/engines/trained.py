@@ -216,16 +216,13 @@ class TransformerEngine(Engine):
         return int(self.model.config.pad_token_id or 0)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
         return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
-        """Returns ``(texts, labels)`` for cleaned texts."""
         batches, rows, counts = self._read(texts, batch_size)
         return pool_windows(predict_logits(self.model, batches, rows), counts)
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:
-        """Computes cleaned texts with early exits by the rule."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             output = self.model(**inputs, exit_rule=rule)
@@ -235,7 +232,6 @@ class TransformerEngine(Engine):
         return logits, exited_after
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
-        """Returns the logits after each recurrence, ``(texts, labels)``, for cleaned texts."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             return list(self.model.logits_by_recurrence(**inputs).values())
@@ -312,7 +308,6 @@ class JoinedEngine(TransformerEngine):
         return self.logits(texts, batch_size), np.ones(len(texts), dtype=np.int64)
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
-        """Returns the logits of the only pass."""
         return {1: self.logits(texts, batch_size)}
 
 

@@ -86,17 +86,14 @@ class OnnxEngine(Engine):
         return bool(self._units)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
         with self._encoding:
             return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
-        """Returns ``(texts, labels)`` for cleaned texts."""
         (result,) = self._run(texts, batch_size, [LOGITS])
         return result
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:
-        """Computes cleaned texts with early exits by the rule."""
         bounds = _bounds(rule, self.depth.exits)
         if not np.isfinite(bounds[CONFIDENCES]).any():
             taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)
@@ -211,7 +208,6 @@ class OnnxLinearEngine(Engine):
         self._labels = self._session.get_outputs()[0].shape[-1]
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - one by one
-        """Returns ``(texts, labels)`` for cleaned texts."""
         rows = [run_session(self._session, [LOGITS], self._read(text))[0] for text in texts]
         return np.concatenate(rows) if rows else np.zeros((0, self._labels), dtype=np.float32)
 
