@@ -21,7 +21,7 @@ from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export.build import CheckRows, check_split, export_run, rows_of
+from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.export_record import (
     ExportedExits,
@@ -43,14 +43,12 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A run's model, computed in FP32 on the splits that the run reports, and rows to check its exports on."""
+    """The splits of a run's data, and its model's FP32 logits on those that the run reports."""
 
     run: Path
     record: LabelRunRecord
     splits: dict[str, TextSplit]
     logits: dict[str, Logits]
-    rows: CheckRows
-    exit_rows: CheckRows
 
     @classmethod
     def of(cls, run: Path, data: StudyData) -> Reference:
@@ -66,21 +64,20 @@ class Reference:
                 f"the data of '{record.run_id}' have changed (fingerprint {dataset.fingerprint}, recorded "
                 f"{record.data.fingerprint}): an export cannot be evaluated on the rows of the run; restore the data"
             )
-        splits = {name: dataset.splits[name] for name in record.data.reported_splits}
         classifier = Classifier.from_run(run, precision="fp32")
         # Texts of a split are clean already.
-        logits = {name: classifier.logits(split.texts, clean=False) for name, split in splits.items()}
-        rows, exit_rows = (
-            rows_of(dataset.splits[name], record) for name in (check_split(record), record.data.selection_split)
-        )
-        return cls(run, record, splits, logits, rows, exit_rows)
+        logits = {
+            name: classifier.logits(dataset.splits[name].texts, clean=False) for name in record.data.reported_splits
+        }
+        return cls(run, record, dataset.splits, logits)
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""
         temperature, splits = classifier.decision.temperature, {}
-        for name, split in self.splits.items():
-            logits = classifier.logits(split.texts, clean=False)
-            splits[name] = compare_split(logits, self.logits[name], split.labels, temperature)
+        for name, logits in self.logits.items():
+            split = self.splits[name]
+            export_logits = classifier.logits(split.texts, clean=False)
+            splits[name] = compare_split(export_logits, logits, split.labels, temperature)
         return splits
 
     def compare_exits(self, classifier: Classifier) -> ExportedExits | None:
@@ -89,9 +86,10 @@ class Reference:
         if rule is None or classifier.calibration is None:
             return None
         splits, taken, temperature = {}, {}, classifier.decision.temperature
-        for name, split in self.splits.items():
+        for name, reference in self.logits.items():
+            split = self.splits[name]
             logits, exited_after = classifier.engine.leave_early(split.texts, classifier.batch_size, rule)
-            splits[name] = compare_split(logits, self.logits[name], split.labels, temperature)
+            splits[name] = compare_split(logits, reference, split.labels, temperature)
             taken[name] = dict(sorted(Counter(exited_after.tolist()).items()))
         return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)
 
@@ -118,7 +116,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     """
     folder = export_folder(output, reference.record.run_id, request)
     options = ExportOptions(format=request.format, precision=request.precision, overwrite=True)
-    manifest = export_run(reference.run, folder, options, rows=reference.rows, exit_rows=reference.exit_rows)
+    manifest = export_run(reference.run, folder, options, splits=reference.splits)
     classifier = Classifier.from_export(folder, threads=torch.get_num_threads())
     record = ExportRecord(
         run_id=reference.record.run_id,

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import datetime
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -142,7 +142,9 @@ class CheckRows:
     note: str = ""
 
 
-def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
+def choose_rows(
+    record: LabelRunRecord, options: ExportOptions, splits: Mapping[str, TextSplit] | None = None
+) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the demo's sentences.
 
     Labels in a file are ignored.
@@ -157,35 +159,39 @@ def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
     if root is not None and not root.is_dir():
         raise DataError(f"the data root '{root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
-        split = recorded_split(record, check_split(record), root)
+        return _own_rows(record, _check_split(record), root, splits)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the demo's sentences, because the run's own data are not available"
         return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
-    return rows_of(split, record)
 
 
-def rows_of(split: TextSplit, record: LabelRunRecord) -> CheckRows:
-    """Rows of one of the run's splits to check on."""
+def _own_rows(
+    record: LabelRunRecord, name: str, root: Path | None, splits: Mapping[str, TextSplit] | None
+) -> CheckRows:
+    """Rows of one of the run's splits; raises an error of ours if they are not available."""
+    split = recorded_split(record, name, root) if splits is None else splits[name]
     chosen = split.select(_spread(range(len(split))))
     return CheckRows(f"the {split.name} split of {record.data.name}", chosen.texts, chosen.labels)
 
 
-def check_split(record: LabelRunRecord) -> str:
+def _check_split(record: LabelRunRecord) -> str:
     """The split of a run's data that exports are checked on: validation, or what chose its checkpoint."""
     return "validation" if "validation" in record.data.splits else record.data.selection_split
 
 
-def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: CheckRows) -> CheckRows:
+def _choose_exit_rows(
+    record: LabelRunRecord, options: ExportOptions, checked: CheckRows, splits: Mapping[str, TextSplit] | None
+) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 
     A reported split is not used, because it would no longer be unseen. Without the run's own data there are no rows,
     and a note says why.
     """
-    if options.rows_file is not None or (not checked.note and check_split(record) == record.data.selection_split):
+    if options.rows_file is not None or (not checked.note and _check_split(record) == record.data.selection_split):
         return checked
     try:
-        return rows_of(recorded_split(record, record.data.selection_split, options.data_root), record)
+        return _own_rows(record, record.data.selection_split, options.data_root, splits)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
 
@@ -354,13 +360,12 @@ def export_run(
     output: Path | str,
     options: ExportOptions | None = None,
     *,
-    rows: CheckRows | None = None,
-    exit_rows: CheckRows | None = None,
+    splits: Mapping[str, TextSplit] | None = None,
     reporter: Reporter | None = None,
 ) -> ExportManifest:
     """Exports a run, checks the export against the run's model, and moves it into place when it is complete.
 
-    A caller may have the rows to check on; else they are chosen by the options.
+    A caller that has read the splits of the run's data hands them on.
 
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.
@@ -382,7 +387,7 @@ def export_run(
         _check_linear(run, options)
     elif isinstance(engine, TransformerEngine):
         export_format.check_model(engine.model.config)
-    rows = rows or choose_rows(record, options)
+    rows = choose_rows(record, options, splits)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     decision = _decision(record, options)
@@ -423,7 +428,7 @@ def export_run(
                 reporter.say(note)
         exits = None
         if agreement is not None:
-            exit_rows = exit_rows or choose_exit_rows(record, options, rows)
+            exit_rows = _choose_exit_rows(record, options, rows, splits)
             exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE, confidence=options.confidence)
             reporter.say(exits.describe())
         shutil.copyfile(run / RECORD_NAME, folder / RUN_RECORD_NAME)
