@@ -64,12 +64,7 @@ class Classifier:
 
     @classmethod
     def open(
-        cls,
-        folder: Path | str,
-        *,
-        precision: str | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        threads: int = 0,
+        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE, threads: int = 0
     ) -> Classifier:
         """Reads a finished run, an export, or the run that a comparison recommends; see `from_run`, `from_export`.
 
@@ -89,12 +84,7 @@ class Classifier:
 
     @classmethod
     def from_export(
-        cls,
-        folder: Path | str,
-        *,
-        precision: str | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        threads: int = 0,
+        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE, threads: int = 0
     ) -> Classifier:
         """Reads a folder made by ``recurra export``, after checking every file against its hash.
 
