@@ -33,6 +33,7 @@ from recurra.models.exits.thresholds import depths_under
 
 # Most attempts, each with a longer part of a text cleaned, to find how much of it a model can read.
 _CLEANINGS = 8
+_LETTER = re.compile(r"\w")
 
 
 class Classifier:
@@ -251,7 +252,8 @@ class Classifier:
     def most_read(self, text: str) -> int | None:
         """Position in a text up to which the model can read at most; none if it may read all of it.
 
-        Every word between spaces gives at least one token, unless cleaning removes it; most texts have more tokens.
+        Every word between spaces with a letter or digit gives at least one token, unless cleaning removes it; most
+        texts have more tokens. Marks and invisible characters may give none.
         """
         length = self.engine.max_length
         if self.engine.reads_all or length is None:
@@ -261,7 +263,8 @@ class Classifier:
         for _ in range(_CLEANINGS):
             if num_words >= len(ends):
                 break
-            missing_words = word_limit - len(clean_text(text[: ends[num_words - 1]], self.cleaning).split())
+            beginning = clean_text(text[: ends[num_words - 1]], self.cleaning)
+            missing_words = word_limit - sum(_LETTER.search(word) is not None for word in beginning.split())
             if missing_words <= 0:
                 return ends[num_words - 1]
             num_words += missing_words

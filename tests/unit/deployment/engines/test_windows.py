@@ -103,3 +103,6 @@ def test_what_is_behind_the_part_that_is_read_counts_for_nothing(folder: Path, k
     # What is read whole is explained whole, marks that are no letters of their own included.
     assert all(model.most_read(text) is None for text, is_cut in zip(texts, cut, strict=True) if not is_cut)
     assert model.logits([f"{text} bad" for text in read]) == pytest.approx(logits[cut], abs=1e-5)
+    # Some words have no tokens, so the words behind them are read too.
+    hidden = "\u200b " * 999 + "bad"
+    assert not model.are_cut([hidden])[0] and model.most_read(hidden) is None
