@@ -11,7 +11,6 @@ import datetime
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,61 +57,6 @@ from recurra.models.exits.thresholds import calibrate_classifier, check_agreemen
 from recurra.models.modeling import keep_rows
 
 CARD_NAME = "README.md"
-TEMPLATES = Path(__file__).parent / "templates"
-MIB = 2**20
-
-
-def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
-    """Returns the card as Markdown."""
-    linear, decision = manifest.kind == "linear", manifest.decision
-    bounds = (decision.abstain_below if isinstance(decision, OneLabelRecord) else None) or []
-    thresholds = decision.thresholds if isinstance(decision, DecisionRecord) else []
-    names = manifest.label_names
-    page = (
-        _environment()
-        .get_template("README.md.j2")
-        .render(
-            **dict(manifest),
-            record=record,
-            manifest=manifest,
-            linear=linear,
-            # The encoder is joined with a linear model.
-            joined=record.model.kind == "linear" and not linear,
-            weights_name=", ".join(
-                name for name in find_format(manifest.format).weight_files if name in manifest.files
-            ),
-            thresholds=dict(zip(names, thresholds, strict=False)),
-            bounds={name: bound for name, bound in zip(names, bounds, strict=False) if bound},
-            num_recurrences=num_recurrences,
-            train=record.data.splits["train"],
-            text_column=str((record.config.get("data") or {}).get("text_column", "")),
-        )
-    )
-    # A lone surrogate from a broken label cannot be written as UTF-8.
-    return page.encode("utf-8", "replace").decode("utf-8")
-
-
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=False,  # Markdown: every text that came from outside goes through `md` or `code`
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        md=_markdown,
-        code=lambda value: str(value).replace("`", "'"),
-        count=lambda value: f"{value:,}",
-        decimal=lambda value, digits: f"{value:.{digits}f}",
-        significant=lambda value: f"{value:.2g}",
-        shortest=lambda value: f"{value:.6g}",
-        amount=amount,
-        mib=lambda value: f"{value / MIB:.2f}",
-    )
-    return environment
 
 
 def _markdown(value: Any) -> str:
@@ -121,6 +65,50 @@ def _markdown(value: Any) -> str:
     for character in "\\`*_[]|":
         plain = plain.replace(character, f"\\{character}")
     return plain
+
+
+_CARDS = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=False,  # Markdown: every text that came from outside goes through `md` or `code`
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_CARDS.filters.update(
+    md=_markdown,
+    code=lambda value: str(value).replace("`", "'"),
+    count=lambda value: f"{value:,}",
+    decimal=lambda value, digits: f"{value:.{digits}f}",
+    significant=lambda value: f"{value:.2g}",
+    shortest=lambda value: f"{value:.6g}",
+    amount=amount,
+    mib=lambda value: f"{value / 2**20:.2f}",
+)
+
+
+def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
+    """Returns the card as Markdown."""
+    linear, decision, names = manifest.kind == "linear", manifest.decision, manifest.label_names
+    bounds = (decision.abstain_below if isinstance(decision, OneLabelRecord) else None) or []
+    thresholds = decision.thresholds if isinstance(decision, DecisionRecord) else []
+    weight_files = find_format(manifest.format).weight_files
+    page = _CARDS.get_template("README.md.j2").render(
+        **dict(manifest),
+        record=record,
+        manifest=manifest,
+        linear=linear,
+        # The encoder is joined with a linear model.
+        joined=record.model.kind == "linear" and not linear,
+        weights_name=", ".join(name for name in weight_files if name in manifest.files),
+        thresholds=dict(zip(names, thresholds, strict=False)),
+        bounds={name: bound for name, bound in zip(names, bounds, strict=False) if bound},
+        num_recurrences=num_recurrences,
+        train=record.data.splits["train"],
+        text_column=str((record.config.get("data") or {}).get("text_column", "")),
+    )
+    # A lone surrogate from a broken label cannot be written as UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 MOST_ROWS = 2000
