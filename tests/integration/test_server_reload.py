@@ -231,7 +231,7 @@ def test_a_hangup_is_a_reload_unless_the_terminal_is_gone(monkeypatch: pytest.Mo
     reading, writing = os.openpty()
     reloads: list[int] = []
 
-    async def reload() -> None:
+    def reload() -> None:
         reloads.append(1)
 
     # Its own standard error is back before the terminal's end is closed: all later tests write to it.

@@ -117,7 +117,7 @@ class Application:
         self.metrics = Metrics()
         self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
         self._models = Models(models, limits, self.metrics, log)
-        self.reload = self._models.reload
+        self.request_reload = self._models.request_reload
         self._bodies = BodyReader(limits)
         self._page = read_page(examples)
         self._openapi = msgspec.json.encode(describe(limits, self._models.names, with_key=keys is not None))

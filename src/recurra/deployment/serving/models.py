@@ -360,18 +360,18 @@ class Models:
         for model in models:
             self._install(model, start=False)
         self.names = list(self._models)
-        self._asked_to_reload = False
-        self._reloading = False
-        self._stopping = False
+        self._requested = asyncio.Event()
+        self.request_reload = self._requested.set
 
     def start(self) -> None:
-        """Starts the queues."""
+        """Starts the queues, and waits for requests to reload; on the event loop."""
         for model in self._models.values():
             model.batcher.start()
+        self._reloads = asyncio.get_running_loop().create_task(self._reload_on_request())
 
     async def stop(self) -> None:
         """Finishes accepted requests and ends the queues."""
-        self._stopping = True
+        self._reloads.cancel()
         await asyncio.gather(*(asyncio.to_thread(model.batcher.stop) for model in self._models.values()))
 
     @property
@@ -387,26 +387,19 @@ class Models:
         """The descriptions of all models."""
         return [model.description for model in self._models.values()]
 
-    async def reload(self) -> None:
-        """Loads the models that are in the folders now, one after the other.
+    async def _reload_on_request(self) -> None:
+        """Loads the models that are in the folders now, one after the other, whenever that is requested.
 
         An incomplete model does not take over, and the old one keeps answering. A reload requested during another one
         follows it. At most one model more than there are names is in memory, besides those that requests in progress
         hold.
         """
-        self._asked_to_reload = True
-        if self._reloading:
-            return
-        self._reloading = True
-        try:
-            while self._asked_to_reload and not self._stopping:
-                self._asked_to_reload = False
-                for name in self.names:
-                    if await self._reload(name):
-                        limit_fragmentation()
-                        await asyncio.to_thread(return_freed_memory)
-        finally:
-            self._reloading = False
+        while await self._requested.wait():
+            self._requested.clear()
+            for name in self.names:
+                if await self._reload(name):
+                    limit_fragmentation()
+                    await asyncio.to_thread(return_freed_memory)
 
     async def _reload(self, name: str) -> bool:
         """Reloads one model; returns whether anything was read."""
@@ -415,8 +408,6 @@ class Models:
         outcome = "failed"
         try:
             new = None if old.source is None else await asyncio.to_thread(old.source.open, old_hash)
-            if self._stopping:
-                return False
             if new is None:
                 self._log.write("reload", model=name, message="unchanged", content_hash=old_hash)
             else:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -345,21 +345,20 @@ _READING_PASSES = 8
 class Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT once accepted requests are answered, and then returns instead of dying of the signal.
 
-    SIGHUP loads replaced models (``reload``), unless it means that the terminal of the server was closed. Errors of
-    background tasks are logged.
+    SIGHUP loads replaced models (``request_reload``), unless it means that the terminal of the server was closed.
+    Errors of background tasks are logged.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
-        reload: Callable[[], Coroutine[Any, Any, None]],
+        request_reload: Callable[[], None],
         log: EventLog,
         when_started: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
-        self._reload = reload
+        self._request_reload = request_reload
         self._log = log
-        self._reloads: set[asyncio.Task[None]] = set()
         self._when_started = when_started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_terminal = sys.stderr.isatty()
@@ -418,13 +417,7 @@ class Server(uvicorn.Server):
     def reload(self) -> None:
         """Starts to load replaced models, if the server was started; any thread may call this."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_reload)
-
-    def _begin_reload(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._reload())
-        # Kept, because the event loop has no strong reference to a task.
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+            self._loop.call_soon_threadsafe(self._request_reload)
 
 
 def _lost_terminal(in_terminal: bool) -> bool:
@@ -492,7 +485,7 @@ def make_server(
         timeout_graceful_shutdown=int(limits.body_timeout_s + limits.timeout_s + 1),
         backlog=_BACKLOG,
     )
-    return Server(config, application.reload, log, started)
+    return Server(config, application.request_reload, log, started)
 
 
 def serve(
