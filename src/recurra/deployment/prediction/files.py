@@ -91,20 +91,20 @@ class Layout:
     def __init__(self, decision: LabelDecision, *, input_columns: Sequence[str] = (), explains: bool = False) -> None:
         self.label_names = decision.label_names
         self.input_columns = list(input_columns)
-        self.explains = explains
-        self._decision = decision
         self.words = "words" if decision.exclusive else "words_by_label"
-        optional_columns = {
-            "text": not input_columns,
-            "label": True,
-            "probability": decision.exclusive,
-            ABSTAINED: decision.abstains,
-            self.words: explains,
-        }
-        names = [name for name, is_written in optional_columns.items() if is_written]
-        classes = [f"probability_{label}" for label in self.label_names]
-        self.row_columns = [*self.input_columns, *map(self.name, names)]
-        self.columns = [*self.row_columns, *map(self.name, classes)]
+        # Columns of ours before those of the classes, with how each is made from rows.
+        self._own: dict[str, Callable[[PredictedRows], list[Any]]] = {}
+        if not input_columns:
+            self._own["text"] = lambda rows: list(rows.texts)
+        self._own["label"] = lambda rows: rows.label_texts(decision)
+        if decision.exclusive:
+            self._own["probability"] = lambda rows: np.round(rows.probabilities.max(axis=1), _DIGITS).tolist()
+        if decision.abstains:
+            self._own[ABSTAINED] = lambda rows: np.asarray(decision.abstained(rows.probabilities)).tolist()
+        if explains:
+            self._own[self.words] = lambda rows: list(rows.explanations or ())
+        self.row_columns = [*self.input_columns, *map(self.name, self._own)]
+        self.columns = [*self.row_columns, *(self.name(f"probability_{label}") for label in self.label_names)]
         for name, count in Counter([*self.columns, self.name(PROBABILITIES)]).items():
             if count > 1:
                 raise ConfigurationError(
@@ -119,18 +119,8 @@ class Layout:
 
     def values(self, rows: PredictedRows) -> list[list[Any]]:
         """The values of each column, in the order of `columns`."""
-        probabilities = np.round(rows.probabilities, _DIGITS)
-        columns: list[list[Any]] = list(map(list, rows.input_columns)) if self.input_columns else [list(rows.texts)]
-        columns.append(rows.label_texts(self._decision))
-        if self._decision.exclusive:
-            best = self._decision.decide(rows.probabilities)
-            columns.append(probabilities[np.arange(len(rows)), best].tolist())
-        abstained = self._decision.abstained(rows.probabilities)
-        if abstained is not None:
-            columns.append(abstained.tolist())
-        if self.explains:
-            columns.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
-        return [*columns, *probabilities.T.tolist()]
+        own = [make(rows) for make in self._own.values()]
+        return [*map(list, rows.input_columns), *own, *np.round(rows.probabilities, _DIGITS).T.tolist()]
 
 
 def _table_rows(stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool) -> Write:
