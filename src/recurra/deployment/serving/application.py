@@ -14,7 +14,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import resources
@@ -116,22 +116,23 @@ class Application:
         self._log = log = log or EventLog()
         self.metrics = Metrics()
         self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
-        self._models = Models(models, limits, self.metrics, log)
-        self.request_reload = self._models.request_reload
+        self._registry = registry = Models(models, limits, self.metrics, log)
+        self._models = registry.by_name
+        self.request_reload = registry.request_reload
         self._bodies = BodyReader(limits)
-        self._page = read_page(examples)
-        self._openapi = msgspec.json.encode(describe(limits, self._models.names, with_key=keys is not None))
+        openapi = msgspec.json.encode(describe(limits, [*self._models], with_key=keys is not None))
+        page, page_headers = read_page(examples)
         self._numbers = itertools.count()
         self._prefix = secrets.token_hex(5)
         routes = [
             Route("/v1/classify", self._classify, methods=["POST"]),
-            Route("/v1/models", self._list_models),
+            Route("/v1/models", _endpoint(self._list_models)),
             Route(_MODEL_PATH, self._describe_model),
-            Route("/health/live", self._live),
-            Route("/health/ready", self._ready),
-            Route("/metrics", self._show_metrics),
-            Route("/openapi.json", self._show_openapi),
-            Route("/", self._show_page),
+            Route("/health/live", _endpoint(lambda: _respond(Health()))),
+            Route("/health/ready", _endpoint(self._readiness)),
+            Route("/metrics", _endpoint(lambda: _respond(self.metrics.page(), headers={"Content-Type": METRICS_TYPE}))),
+            Route("/openapi.json", _endpoint(lambda: _respond(openapi))),
+            Route("/", _endpoint(lambda: _respond(page, headers=page_headers))),
         ]
         # No redirects, because they would go to the address in the header Host.
         self.router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
@@ -176,9 +177,9 @@ class Application:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
-        self._models.start()
+        self._registry.start()
         yield
-        await self._models.stop()
+        await self._registry.stop()
 
     def _admit(self, scope: Scope) -> None:
         path = scope["path"]
@@ -228,7 +229,7 @@ class Application:
         texts, exit_after = query.texts, None if query.exit_after is None else int(query.exit_after)
         extras = Extras(query.exit_rule is not None or exit_after is not None, query.recurrences, exit_after, query.cut)
         # No await from here until all texts are submitted, so that a reload cannot replace these models.
-        models = self._models.chosen(query.model_names(self._models.names))
+        models = [self._models[name] for name in query.model_names([*self._models])]
         for model in models:
             if query.abstain_below is not None and not model.classifier.decision.exclusive:
                 name = model.description.name
@@ -269,37 +270,33 @@ class Application:
                     prediction.words_by_label = explanation.labels
         return results
 
-    async def _list_models(self, _: Request) -> Response:
+    def _list_models(self) -> Response:
         limits = self._limits
-        descriptions = self._models.descriptions()
+        descriptions = [model.description for model in self._models.values()]
         return _respond(ModelsResponse(descriptions, limits.max_body_bytes, limits.max_texts, limits.max_characters))
 
     async def _describe_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._models.names:
-            raise unknown_model(name, self._models.names)
-        return _respond(self._models.chosen([name])[0].description)
+        if name not in self._models:
+            raise unknown_model(name, [*self._models])
+        return _respond(self._models[name].description)
 
-    async def _live(self, _: Request) -> Response:
-        return _respond(Health())
-
-    async def _ready(self, _: Request) -> Response:
-        ready = self._models.ready
+    def _readiness(self) -> Response:
+        ready = self._registry.ready
         loaded = [
-            LoadedModel(name=model.name, content_hash=model.content_hash, loaded_at=model.loaded_at)
-            for model in self._models.descriptions()
+            LoadedModel(name=name, content_hash=model.description.content_hash, loaded_at=model.description.loaded_at)
+            for name, model in self._models.items()
         ]
         return _respond(Readiness("ok" if ready else "stopping", loaded), 200 if ready else 503)
 
-    async def _show_metrics(self, _: Request) -> Response:
-        return _respond(self.metrics.page(), headers={"Content-Type": METRICS_TYPE})
 
-    async def _show_openapi(self, _: Request) -> Response:
-        return _respond(self._openapi)
+def _endpoint(answer: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """A route whose answer does not depend on the request."""
 
-    async def _show_page(self, _: Request) -> Response:
-        content, headers = self._page
-        return _respond(content, headers=headers)
+    async def respond(_: Request) -> Response:
+        return answer()
+
+    return respond
 
 
 def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -348,7 +348,7 @@ class Batcher:
 class Models:
     """Maps names to the models that answer to them.
 
-    Everything but the computation runs on the event loop. So a caller that gets models from `chosen` and submits texts
+    Everything but the computation runs on the event loop. So a caller that gets models from `by_name` and submits texts
     before its next await never uses a model that is being stopped. The first model answers if none is named.
     """
 
@@ -356,36 +356,27 @@ class Models:
         self._limits = limits
         self._metrics = metrics
         self._log = log
-        self._models: dict[str, ServedModel] = {}
+        self.by_name: dict[str, ServedModel] = {}
         for model in models:
             self._install(model, start=False)
-        self.names = list(self._models)
         self._requested = asyncio.Event()
         self.request_reload = self._requested.set
 
     def start(self) -> None:
         """Starts the queues, and waits for requests to reload; on the event loop."""
-        for model in self._models.values():
+        for model in self.by_name.values():
             model.batcher.start()
         self._reloads = asyncio.get_running_loop().create_task(self._reload_on_request())
 
     async def stop(self) -> None:
         """Finishes accepted requests and ends the queues."""
         self._reloads.cancel()
-        await asyncio.gather(*(asyncio.to_thread(model.batcher.stop) for model in self._models.values()))
+        await asyncio.gather(*(asyncio.to_thread(model.batcher.stop) for model in self.by_name.values()))
 
     @property
     def ready(self) -> bool:
         """Whether all models take requests."""
-        return all(model.batcher.ready for model in self._models.values())
-
-    def chosen(self, names: Sequence[str]) -> list[ServedModel]:
-        """The models that answer to these names now, in order."""
-        return [self._models[name] for name in names]
-
-    def descriptions(self) -> list[ModelDescription]:
-        """The descriptions of all models."""
-        return [model.description for model in self._models.values()]
+        return all(model.batcher.ready for model in self.by_name.values())
 
     async def _reload_on_request(self) -> None:
         """Loads the models that are in the folders now, one after the other, whenever that is requested.
@@ -396,14 +387,14 @@ class Models:
         """
         while await self._requested.wait():
             self._requested.clear()
-            for name in self.names:
+            for name in list(self.by_name):
                 if await self._reload(name):
                     limit_fragmentation()
                     await asyncio.to_thread(return_freed_memory)
 
     async def _reload(self, name: str) -> bool:
         """Reloads one model; returns whether anything was read."""
-        old = self._models[name]
+        old = self.by_name[name]
         old_hash = old.description.content_hash
         outcome = "failed"
         try:
@@ -451,4 +442,4 @@ class Models:
         if start:
             batcher.start()
         self._metrics.show_model(name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts)
-        self._models[name] = model
+        self.by_name[name] = model
