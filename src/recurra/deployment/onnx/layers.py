@@ -61,7 +61,7 @@ class LayerWriter:
         self.rows = Rows()
         # Name of the number of the recurrence that is written, from 0, if each has weights of its own.
         self._recurrence = ""
-        self.places = self.cosines = self.sines = ""
+        self.token_positions = self.cosines = self.sines = ""
 
     @contextlib.contextmanager
     def among(self, rows: Rows) -> Iterator[None]:
@@ -114,7 +114,7 @@ class LayerWriter:
         """Writes the positions ``(tokens,)``, and the cosines and sines of a rotary embedding."""
         graph, half = self.graph, self.config.head_dim // 2
         length = graph.op("Squeeze", graph.op("Shape", ids, start=1, end=2))
-        self.places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
+        self.token_positions = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
         if self.config.position != "rotary":
             return
         rates = self.config.rope_theta ** (-np.arange(0, 2 * half, 2, dtype=np.float32) / self.config.head_dim)
@@ -130,7 +130,7 @@ class LayerWriter:
         graph = self.graph
         seen = graph.op("Unsqueeze", graph.op("Cast", mask, to=TensorProto.BOOL), graph.numbers(1, 2))
         if self.config.causal:
-            rows, columns = (graph.op("Unsqueeze", self.places, graph.numbers(axis)) for axis in (1, 0))
+            rows, columns = (graph.op("Unsqueeze", self.token_positions, graph.numbers(axis)) for axis in (1, 0))
             # The diagonal stays visible: a padded query without any key would give NaN.
             diagonal = graph.op("Equal", rows, columns)
             seen = graph.op("Or", graph.op("And", seen, graph.op("GreaterOrEqual", rows, columns)), diagonal)
@@ -140,7 +140,7 @@ class LayerWriter:
         where = ""
         if self.config.pooling == "last":
             real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
-            where = graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1)
+            where = graph.op("ArgMax", graph.op("Mul", real, self.token_positions), axis=1, keepdims=1)
         reads_mask = self.config.has_convolution or self.config.pooling in ("max", "mean")
         self.rows = Rows(seen=seen, where=where, real=mask if reads_mask else "")
 
@@ -165,7 +165,7 @@ class LayerWriter:
         """A stack of layers; ``narrow`` computes only the first position of the last one."""
         if not layers:
             return states
-        positions = graph.op("Expand", self.places, graph.op("Shape", states, start=0, end=2))
+        positions = graph.op("Expand", self.token_positions, graph.op("Shape", states, start=0, end=2))
         for index in range(layers):
             last = narrow and index == layers - 1
             states = self._layer(graph, states, f"{prefix}.layers.{index}", positions, narrow=last)

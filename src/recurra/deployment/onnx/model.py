@@ -91,12 +91,12 @@ class ExitWriter:
         graph, layers = self.graph, self.layers
         for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
             graph.weight(name, np.full(self.exits, never, dtype=np.float32))
-        is_asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
+        uses_exits = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         if self.config.input_injection == "none":
             layers.rows = replace(layers.rows, first="")
         none = graph.constant(0, np.int64)
-        states = _loop(layers, states, graph.op("Where", is_asked, none, last))
+        states = _loop(layers, states, graph.op("Where", uses_exits, none, last))
 
         # OpenVINO reads an empty constant as a single number, but an empty slice of a constant correctly.
         written = [
@@ -107,7 +107,7 @@ class ExitWriter:
         # values of a fixed shape are unset after a loop that did not run.
         rows = replace(layers.rows, states=states, numbers=graph.numbers(0))
         # Iterations of the loop over the exits if no row leaves; 0 if no exit is used.
-        trips = graph.op("Where", is_asked, last, none)
+        trips = graph.op("Where", uses_exits, last, none)
         rows, written = self._read_exits(rows, written, trips)
         self._finish(rows, written, trips, last)
 
@@ -160,7 +160,7 @@ class ExitWriter:
         number = body.op("Gather", body.numbers(*numbers), position, axis=0)
         bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
         bound = body.op("Gather", bounds, number, axis=0)
-        is_asked = body.op("Less", bound, body.number(_NEVER))
+        uses_exit = body.op("Less", bound, body.number(_NEVER))
 
         graph = Graph(body)
         exit_scores = self._exit_head(graph, self.layers.read(graph, rows.states), number)
@@ -179,7 +179,7 @@ class ExitWriter:
         ]
         pass_branch = Graph(body)
         unchanged = [pass_branch.op("Identity", name) for name in (*rows.present().values(), *written)]
-        return body.choose(is_asked, self._kinds_of(rows), (graph, passed_on), (pass_branch, unchanged))
+        return body.choose(uses_exit, self._kinds_of(rows), (graph, passed_on), (pass_branch, unchanged))
 
     def _finish(self, rows: Rows, written: Sequence[str], trips: str, last: str) -> None:
         graph, layers = self.graph, self.layers
