@@ -186,7 +186,8 @@ def test_the_page_writes_several_labels_as_the_model_does(separator: str, browse
         page.fill("#texts", "\n".join(texts))
         shown, rows_saved = classify(page), save(page)
         assert page.is_hidden("#early")
-    assert [row["label"] for row in rows_saved] == classifier.decision.texts(classifier.predict_proba(texts))
+    decision = classifier.decision
+    assert [row["label"] for row in rows_saved] == decision.texts(decision.of_logits(classifier.logits(texts)))
     for (_, given, shares), row in zip(shown, rows_saved, strict=True):
         probabilities = {name: float(row[f"probability_{name}"]) for name in classifier.classes_}
         # Of each label that is given, or of the nearest.

@@ -70,13 +70,8 @@ class LabelDecision(ABC):
     def record(self) -> AnyDecisionRecord | None:
         """The form for records and manifests; none for the plain softmax of the logits."""
 
-    @property
-    def abstains(self) -> bool:
-        """Whether a text whose label is too improbable gets none."""
-        return self.abstain_below is not None
-
     def abstained(self, probabilities: Probabilities) -> Mask | None:
-        """Which texts get no label for that reason, ``(texts,)``; none if the decision never abstains."""
+        """Which texts get no label because theirs is too improbable, ``(texts,)``; none if every text gets one."""
         if self.abstain_below is None:
             return None
         return np.asarray(probabilities.max(axis=1) < self.abstain_below[self.decide(probabilities)])
@@ -85,13 +80,9 @@ class LabelDecision(ABC):
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
         """A decision that gives no label below a bound of its probability, one bound for all or one for each."""
 
-    def texts(self, probabilities: Probabilities) -> list[str]:
-        """The labels of each text as one text."""
-        return [self.text(labels) for labels in self.labels(probabilities)]
-
-    def truth_texts(self, truth: npt.NDArray[Any]) -> list[str]:
-        """True labels of each text as one text, from indices ``(texts,)``, or 0 and 1 ``(texts, labels)``."""
-        return [self.text(labels) for labels in self._names(truth)]
+    def texts(self, decided: npt.NDArray[Any]) -> list[str]:
+        """The labels of each text as one text; ``decided`` has the form of `decide`, and may be the true labels."""
+        return [self.text(labels) for labels in self._names(decided)]
 
     def same(self, logits: Floats, others: npt.NDArray[Any]) -> Mask:
         """Whether each text gets exactly the labels ``others``, which have the form of `decide`; ``(texts,)``."""

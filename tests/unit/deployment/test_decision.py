@@ -57,7 +57,7 @@ def test_bounds_of_labels_are_kept_and_the_higher_one_counts(own: list[float], a
     names = ["a", "b", "c"]
     probabilities = softmax(np.random.default_rng(seed).normal(size=(40, 3)), axis=1)
     decision = read_decision(names, OneLabel(names, 2.0, own).record())
-    assert decision.abstains and not OneLabel(names).abstains
+    assert decision.abstain_below is not None and OneLabel(names).abstain_below is None
     assert OneLabel(names).abstained(probabilities) is None
     both = decision.abstaining_below(asked)
     for found, bounds in ((decision, own), (both, [max(one, asked) for one in own])):

@@ -360,7 +360,8 @@ def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) ->
 def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_path: Path) -> None:
     classifier = Classifier.open(trained.linear)
     known = [(row["text"], row["label"]) for row in read_rows(trained.data)]
-    said = classifier.decision.texts(classifier.predict_proba([text for text, _ in known]))
+    decided = classifier.decision.of_logits(classifier.logits([text for text, _ in known]))
+    said = classifier.decision.texts(decided)
     right = [text for (text, label), found in zip(known, said, strict=True) if label == found and ";" in label][:20]
     (tmp_path / "in.csv").write_text("text\n" + "\n".join(right) + "\n")
     output = tmp_path / f"said.{ending}"

@@ -61,7 +61,7 @@ class PredictedRows:
 
     def label_texts(self, decision: LabelDecision) -> list[str | None]:
         """The labels of each row as one text; none for a row without a label because the decision abstains."""
-        labels: list[str | None] = list(decision.texts(self.probabilities))
+        labels: list[str | None] = list(decision.texts(decision.decide(self.probabilities)))
         abstained = decision.abstained(self.probabilities)
         if abstained is None:
             return labels
@@ -99,7 +99,7 @@ class Layout:
         self._own["label"] = lambda rows: rows.label_texts(decision)
         if decision.exclusive:
             self._own["probability"] = lambda rows: np.round(rows.probabilities.max(axis=1), _DIGITS).tolist()
-        if decision.abstains:
+        if decision.abstain_below is not None:
             self._own[ABSTAINED] = lambda rows: np.asarray(decision.abstained(rows.probabilities)).tolist()
         if explains:
             self._own[self.words] = lambda rows: list(rows.explanations or ())
@@ -294,7 +294,7 @@ def write_stream(
 ) -> PredictionCounts:
     """Predicts raw texts chunk by chunk and writes them in order, with at most ``explain_words`` words a label."""
     decision = classifier.decision
-    counts = PredictionCounts(abstained=0 if decision.abstains else None)
+    counts = PredictionCounts(abstained=None if decision.abstain_below is None else 0)
     for chunk in chunks:
         probabilities = classifier.predict_proba(chunk.texts)
         explanations = None

@@ -69,7 +69,7 @@ def evaluate_labels(
     decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
     probabilities = decision.probabilities(logits)
     if output is not None:
-        columns = {"id": rows.ids, "truth": decision.truth_texts(rows.labels), "text": rows.texts}
+        columns = {"id": rows.ids, "truth": decision.texts(rows.labels), "text": rows.texts}
         with open_writer(output, decision, columns=InputColumns(list(columns))) as write:
             write(PredictedRows(rows.texts, probabilities, list(columns.values())))
     metrics = task.measure(logits, rows.labels, decision)
