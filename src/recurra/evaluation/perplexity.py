@@ -17,7 +17,8 @@ from torch.nn import functional
 from transformers.modeling_outputs import CausalLMOutput
 
 from recurra.core.errors import ConfigurationError, RunError
-from recurra.core.record import FINAL_HEAD
+from recurra.core.record import FINAL_HEAD, HeadRecord, LanguageMetricsRecord
+from recurra.data.configuration import LINES, LanguageDataConfig
 from recurra.data.language.tokenization import EncodedText
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, every_row, threshold_rule
@@ -83,15 +84,6 @@ class PositionLoss:
         return {"loss": list(self.loss), "tokens": list(self.tokens)}
 
 
-def token_positions(lengths: Sequence[int], context: int, stride: int | None = None) -> npt.NDArray[np.int64]:
-    """The position at which each token is predicted, ``(tokens of all texts,)``; at p, p + 1 tokens are read."""
-    pieces = [
-        np.arange(window.scored - window.start, window.end - window.start)
-        for window in scoring_windows(lengths, context, stride)
-    ]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
-
-
 def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.int64], context: int) -> PositionLoss:
     """Averages nats over the tokens predicted at each position."""
     tokens = np.bincount(positions, minlength=context)
@@ -150,10 +142,11 @@ def score_texts(
                 output = model(input_ids=inputs.to(device), **mask, **last, **options)
                 head_outputs = [*((getattr(output, "exit_logits", None) or ()) if exits else ()), output.logits]
                 for name, logits in zip(heads, head_outputs, strict=True):
-                    head_logits, head_targets = logits[:, -num_positions:], targets[:, -num_positions:].to(device)
-                    nats, skipped = _nats(head_logits, head_targets), inputs.shape[1] - num_positions
-                    _place(nats, heads[name], batch, text_starts, skipped)
-                    del head_logits
+                    nats = _nats(logits[:, -num_positions:], targets[:, -num_positions:].to(device))
+                    for row, window in enumerate(batch):
+                        start, skipped = text_starts[window.text], window.start + inputs.shape[1] - num_positions
+                        piece = nats[row, window.scored - skipped : window.end - skipped]
+                        heads[name][start + window.scored : start + window.end] = piece
                 # Otherwise these logits would stay in memory while the next batch computes its own.
                 del output, head_outputs, logits
     finally:
@@ -162,20 +155,6 @@ def score_texts(
         if np.isnan(nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
     return heads
-
-
-def _place(
-    position_nats: npt.NDArray[Any],
-    token_nats: npt.NDArray[Any],
-    batch: Sequence[Window],
-    text_starts: npt.NDArray[np.int64],
-    skipped: int,
-) -> None:
-    """Copies nats ``(rows, positions after the skipped ones)`` to the places of their tokens in ``token_nats``."""
-    for row, window in enumerate(batch):
-        first = window.scored - window.start - skipped
-        piece = position_nats[row, first : first + window.end - window.scored]
-        token_nats[text_starts[window.text] + window.scored : text_starts[window.text] + window.end] = piece
 
 
 def _check_fits(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int, context: int) -> None:
@@ -228,54 +207,31 @@ def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:
     return torch.cat(parts).double().cpu().numpy().reshape(targets.shape)
 
 
-@dataclass(frozen=True)
-class Perplexity:
-    """How well one head of a model predicts a split."""
-
-    nats: float
-    tokens: int
-    words: int
-    num_bytes: int
-    positions: PositionLoss | None = None
-
-    @property
-    def loss(self) -> float:
-        """Mean nats per token."""
-        return self.nats / self.tokens
-
-    @property
-    def token_perplexity(self) -> float:
-        """``exp(nats / tokens)``; only comparable for the same tokenizer."""
-        return _exp(self.loss)
-
-    @property
-    def word_perplexity(self) -> float:
-        """``exp(nats / words)``; comparable between lossless tokenizers."""
-        return _exp(self.nats / self.words)
-
-    @property
-    def bits_per_byte(self) -> float:
-        """``nats / ln 2 / bytes``; comparable on the same text."""
-        return self.nats / math.log(2) / self.num_bytes
-
-
-def evaluate_perplexity(
+def measure_text(
     model: Any,
     encoded: EncodedText,
+    data: LanguageDataConfig,
     *,
-    context: int,
     stride: int | None = None,
-    packed: bool = True,
-    batch_positions: int = BATCH_POSITIONS,
+    lossless: bool = True,
     precision: str = "fp32",
-    exits: bool = False,
+    batch_positions: int = BATCH_POSITIONS,
     by_position: bool = False,
-) -> dict[str, Perplexity]:
-    """Evaluates any causal language model on a split; every token is scored once, the first after end-of-text.
+) -> tuple[LanguageMetricsRecord, dict[str, PositionLoss]]:
+    """Measures every head of a causal language model on a text, each token once, the first one after end-of-text.
 
-    If ``packed``, a text may read the texts before it; if not, every text starts without context (mode ``lines``).
+    A text may read the texts before it; in mode ``lines`` every text starts without context.
+    Perplexity by word and bits by byte compare tokenizers, but only if these are ``lossless``.
+
+    Returns:
+        The figures, and with ``by_position`` the loss of each head by position.
+
+    Raises:
+        ConfigurationError: For an impossible context or stride.
+        RunError: If an output of the model is not a number.
     """
-    texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]
+    lines, context = data.mode == LINES, data.context
+    texts = [encoded.text(index) for index in range(len(encoded))] if lines else [encoded.joined]
     scores = score_texts(
         model,
         texts,
@@ -284,27 +240,39 @@ def evaluate_perplexity(
         stride=stride,
         batch_positions=batch_positions,
         precision=precision,
-        exits=exits,
+        exits=True,
     )
-    positions = token_positions([len(text) for text in texts], context, stride) if by_position else None
-    return {
-        head: Perplexity(
-            math.fsum(nats.tolist()),
-            len(nats),
-            encoded.words,
-            encoded.num_bytes,
-            None if positions is None else loss_by_position(nats, positions, context),
+    lengths = [len(text) for text in texts]
+    tokens, heads = sum(lengths), dict[str, HeadRecord]()
+    for name, token_nats in scores.items():
+        nats = math.fsum(token_nats.tolist())
+        heads[name] = HeadRecord(
+            loss=nats / tokens,
+            token_perplexity=_exp(nats / tokens),
+            word_perplexity=_exp(nats / encoded.words) if lossless else None,
+            bits_per_byte=nats / math.log(2) / encoded.num_bytes if lossless else None,
         )
-        for head, nats in scores.items()
-    }
+    metrics = LanguageMetricsRecord(
+        tokens=tokens,
+        words=encoded.words,
+        bytes=encoded.num_bytes,
+        context=context,
+        stride=context if stride is None else stride,
+        heads=heads,
+    )
+    if not by_position:
+        return metrics, {}
+    windows = scoring_windows(lengths, context, stride)
+    positions = np.concatenate([np.arange(window.scored - window.start, window.tokens) for window in windows])
+    return metrics, {name: loss_by_position(nats, positions, context) for name, nats in scores.items()}
 
 
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+def _exp(value: float) -> float | None:
+    return math.exp(value) if value < 700 else None
 
 
 # Most logits in memory at once: 412 MB in FP32.
-_LOGITS = 2048 * 50_257
+_LOGITS = BATCH_POSITIONS * 50_257
 
 
 @dataclass(frozen=True)

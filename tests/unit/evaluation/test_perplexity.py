@@ -24,8 +24,8 @@ from recurra.data.language.tokenization import EncodedText
 from recurra.evaluation.perplexity import (
     PositionLoss,
     calibrate_language,
-    evaluate_perplexity,
     loss_by_position,
+    measure_text,
     score_texts,
     score_token_exits,
     scoring_windows,
@@ -61,6 +61,10 @@ def encoded(lengths: list[int]) -> EncodedText:
     return EncodedText(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), 0, words=50, num_bytes=300)
 
 
+def measured(model: Any, text: EncodedText, context: int, *, mode: str = "packed", **how: Any) -> Any:
+    return measure_text(model, text, SimpleNamespace(context=context, mode=mode), **how)  # type: ignore[arg-type]
+
+
 @given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9), share=st.floats(0, 1))
 def test_windows_score_each_token_once_with_the_most_before_it(lengths: list[int], context: int, share: float) -> None:
     stride = 1 + round(share * (context - 1))
@@ -84,11 +88,14 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     model = Bigrams(counts.log())
     # A bigram model needs one token only, so that context and stride must not matter.
     for context, stride in ((1, 1), (8, None), (8, 3), (200, None)):
-        result = evaluate_perplexity(model, text, context=context, stride=stride)[FINAL_HEAD]
-        assert result.nats == pytest.approx(exact, rel=1e-12) and result.tokens == 30 + 41 + 7 + 4
-    assert result.word_perplexity == pytest.approx(math.exp(exact / 50))
-    assert result.bits_per_byte == pytest.approx(exact / math.log(2) / 300)
-    assert result.token_perplexity == pytest.approx(math.exp(exact / result.tokens)) == math.exp(result.loss)
+        result = measured(model, text, context, stride=stride)[0]
+        assert result.final.loss * result.tokens == pytest.approx(exact, rel=1e-12)
+        assert (result.tokens, result.words, result.bytes) == (30 + 41 + 7 + 4, 50, 300)
+    assert result.final.word_perplexity == pytest.approx(math.exp(exact / 50))
+    assert result.final.bits_per_byte == pytest.approx(exact / math.log(2) / 300)
+    assert result.final.token_perplexity == math.exp(result.final.loss)
+    lossy = measured(model, text, 8, lossless=False)[0].final
+    assert lossy.loss == pytest.approx(result.final.loss) and lossy.word_perplexity is lossy.bits_per_byte is None
 
 
 @pytest.mark.parametrize(("packed", "stride"), [(True, None), (True, 3), (False, None), (False, 1)])
@@ -107,17 +114,16 @@ def test_each_position_has_the_mean_of_a_loop_over_the_text_whatever_the_batch(
                 start += stride or 8
             logits = model(input_ids=torch.tensor([read[start : token + 1]])).logits[0, -1].double()
             expected[token - start].append(-float(logits.log_softmax(-1)[tokens[token]]))
-    options: dict[str, Any] = {"context": 8, "stride": stride, "packed": packed, "by_position": True}
+    options: dict[str, Any] = {"stride": stride, "mode": "packed" if packed else "lines", "by_position": True}
     for batch_positions in (1, 20, 10_000):
-        result = evaluate_perplexity(model, text, **options, batch_positions=batch_positions)[FINAL_HEAD]
-        assert result.positions is not None
-        found = result.positions
+        result, positions = measured(model, text, 8, **options, batch_positions=batch_positions)
+        found, nats = positions[FINAL_HEAD], result.final.loss * result.tokens
         assert list(found.tokens) == [len(nats) for nats in expected]
         assert result.tokens == (len(text.joined) if packed else sum(map(len, expected)))
-        for loss, nats in zip(found.loss, expected, strict=True):
-            assert loss == (pytest.approx(np.mean(nats), rel=1e-4) if nats else None)
-        assert result.nats == pytest.approx(sum(map(sum, expected)), rel=1e-5)
-    assert found.mean(slice(None)) == pytest.approx(result.loss)
+        for loss, position_nats in zip(found.loss, expected, strict=True):
+            assert loss == (pytest.approx(np.mean(position_nats), rel=1e-4) if position_nats else None)
+        assert nats == pytest.approx(sum(map(sum, expected)), rel=1e-5)
+    assert found.mean(slice(None)) == pytest.approx(result.final.loss)
     assert found.mean(slice(0, 7)) == pytest.approx(np.mean([each for nats in expected[:7] for each in nats]), rel=1e-4)
 
 
@@ -132,11 +138,11 @@ def test_exits_are_scored_if_the_model_has_them() -> None:
     table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0))
     model = Bigrams(table, exits=lambda logits: (logits * 0, logits * 0.5))
     text = encoded([20])
-    results = evaluate_perplexity(model, text, context=8, exits=True)
+    results = measured(model, text, 8)[0].heads
     uniform, half, final = results.values()
     assert uniform.token_perplexity == pytest.approx(VOCABULARY, rel=1e-6)
-    assert half.nats == pytest.approx(evaluate_perplexity(Bigrams(table * 0.5), text, context=8)[FINAL_HEAD].nats)
-    assert final == evaluate_perplexity(model, text, context=8)[FINAL_HEAD]
+    assert half.loss == pytest.approx(measured(Bigrams(table * 0.5), text, 8)[0].final.loss)
+    assert final == measured(Bigrams(table), text, 8)[0].final
     assert [*results] == ["exit-2", "exit-4", FINAL_HEAD]
 
 
@@ -147,7 +153,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
         (8, 9, "stride 9 is impossible; allowed: 1 to the context, 8"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            evaluate_perplexity(gpt2(), encoded([20]), context=context, stride=stride)
+            measured(gpt2(), encoded([20]), context, stride=stride)
     with pytest.raises(ConfigurationError, match="token 22 is unknown to the model, which has 5 tokens"):
         score_texts(Bigrams(torch.zeros(5, 5)), [np.array([3, 22])], first_read=0, context=4)
     with pytest.raises(RunError, match="not numbers"):
@@ -162,13 +168,14 @@ def test_the_logits_of_one_batch_are_held_at_a_time() -> None:
     alive: list[int] = []
     made: list[weakref.ref[torch.Tensor]] = []
 
-    def watch(logits: torch.Tensor) -> None:
+    def watch(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         alive.append(sum(reference() is not None for reference in made))
         made.append(weakref.ref(logits))
         assert logits.shape[:2].numel() <= 16
+        return logits * 0, logits * 0
 
     model = Bigrams(torch.zeros(VOCABULARY, VOCABULARY), exits=watch)
-    evaluate_perplexity(model, encoded([90]), context=8, batch_positions=16)
+    measured(model, encoded([90]), 8, batch_positions=16)
     assert len(made) > 4 and set(alive) == {0}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,21 +13,15 @@ import torch
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.exits_record import EarlyExitRecord
-from recurra.core.record import (
-    FINAL_HEAD,
-    HeadRecord,
-    LanguageMetricsRecord,
-    LanguageRunRecord,
-    read_language_record,
-)
+from recurra.core.record import LanguageMetricsRecord, LanguageRunRecord, read_language_record
 from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.core.terminal import decimal
-from recurra.data.configuration import LINES, LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset, read_text_file
 from recurra.data.language.preparation import encode_for
-from recurra.data.language.tokenization import EncodedText, is_lossless, read_language_tokenizer
+from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
 from recurra.deployment.generation import decoding
-from recurra.evaluation.perplexity import PositionLoss, calibrate_language, evaluate_perplexity, score_token_exits
+from recurra.evaluation.perplexity import PositionLoss, calibrate_language, measure_text, score_token_exits
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import autocast, check_precision, default_device
@@ -36,62 +29,6 @@ from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
 from recurra.tasks.exits import EXITS, FULL
 from recurra.tasks.tables import CommandResult, Table
-
-
-def measure_text(
-    model: Any,
-    encoded: EncodedText,
-    data: LanguageDataConfig,
-    *,
-    stride: int | None = None,
-    lossless: bool,
-    precision: str,
-    by_position: bool = False,
-) -> tuple[LanguageMetricsRecord, dict[str, PositionLoss]]:
-    """Measures every head of a model of ours on a text, each token once; and, if asked for, its loss by position.
-
-    Heads are called ``exit-N`` after recurrence N; the final one comes last.
-
-    Args:
-        stride: Tokens from one window to the next; none gives blocks that do not overlap.
-        lossless: Whether the tokens give the text back; if not, there are no figures by word or byte.
-
-    Raises:
-        ConfigurationError: For an impossible context or stride.
-        RunError: If an output of the model is not a number.
-    """
-    heads = evaluate_perplexity(
-        model,
-        encoded,
-        context=data.context,
-        stride=stride,
-        packed=data.mode != LINES,
-        precision=precision,
-        exits=True,
-        by_position=by_position,
-    )
-    final = heads[FINAL_HEAD]
-    metrics = LanguageMetricsRecord(
-        tokens=final.tokens,
-        words=final.words,
-        bytes=final.num_bytes,
-        context=data.context,
-        stride=data.context if stride is None else stride,
-        heads={
-            name: HeadRecord(
-                loss=head.loss,
-                token_perplexity=_finite(head.token_perplexity),
-                word_perplexity=_finite(head.word_perplexity) if lossless else None,
-                bits_per_byte=head.bits_per_byte if lossless else None,
-            )
-            for name, head in heads.items()
-        },
-    )
-    return metrics, {name: head.positions for name, head in heads.items() if head.positions is not None}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # Windows that are timed: a whole split takes minutes.

@@ -51,7 +51,7 @@ from recurra.data.language.tokenization import (
 )
 from recurra.data.tokenization import describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.evaluation.perplexity import head_names
+from recurra.evaluation.perplexity import head_names, measure_text
 from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
@@ -60,7 +60,7 @@ from recurra.models.names import LANGUAGE_PRESETS
 from recurra.models.presets import HeadKind
 from recurra.tasks.base import RunConfig, Task
 from recurra.tasks.language.data import SELECTION_SPLIT, language_configuration, load_run_text, running
-from recurra.tasks.language.evaluation import forward_pass, measure_text, windows
+from recurra.tasks.language.evaluation import forward_pass, windows
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.study_data import StudyData
 from recurra.training.fit import CHECKPOINTS_NAME, training_arguments, training_record
