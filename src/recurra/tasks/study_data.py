@@ -18,8 +18,8 @@ from recurra.data.configuration import DataConfig, LanguageDataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.language.corpora import LanguageDataset, load_language_dataset
-from recurra.data.lengths import Lengths, samples_of, token_lengths
 from recurra.data.tokenization import counting_tokenizer
+from recurra.evaluation.audits.long_texts import Lengths, samples_of, token_lengths
 
 # Keys that say how a model reads texts, and nothing about which texts these are.
 _READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})

@@ -8,8 +8,8 @@ from recurra.core.errors import UnavailableError
 from recurra.core.record import DataRecord
 from recurra.data.configuration import DataConfig
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.lengths import LIMITS, cut_texts
 from recurra.data.tokenization import describe_tokenizer, load_tokenizer
+from recurra.evaluation.audits.long_texts import LIMITS, cut_texts
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
 

@@ -25,7 +25,12 @@ from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import added_tokens, encode_split
-from recurra.data.lengths import (
+from recurra.data.tokenization import MODEL_MAX_LENGTH, check_tokenizer, default_tokenizer, load_tokenizer
+from recurra.deployment.decision import LabelDecision
+from recurra.deployment.engines import load_engine
+from recurra.deployment.export_record import WITH_EXITS
+from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
+from recurra.evaluation.audits.long_texts import (
     HELD_SHARE,
     LIMITS,
     MOST_BROKEN,
@@ -36,11 +41,6 @@ from recurra.data.lengths import (
     cut_texts,
     sample_of,
 )
-from recurra.data.tokenization import MODEL_MAX_LENGTH, check_tokenizer, default_tokenizer, load_tokenizer
-from recurra.deployment.decision import LabelDecision
-from recurra.deployment.engines import load_engine
-from recurra.deployment.export_record import WITH_EXITS
-from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.metrics import never_given
 from recurra.evaluation.predictions import write_predictions

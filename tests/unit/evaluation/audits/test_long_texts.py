@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from recurra.core.errors import ConfigurationError
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import encode_texts
-from recurra.data.lengths import (
+from recurra.data.tokenization import as_transformers, counting_tokenizer, train_wordpiece, wordpiece
+from recurra.evaluation.audits.long_texts import (
     SAMPLE_ROWS,
     broken_share,
     choose_max_length,
@@ -24,7 +25,6 @@ from recurra.data.lengths import (
     token_lengths,
     windows_needed,
 )
-from recurra.data.tokenization import as_transformers, counting_tokenizer, train_wordpiece, wordpiece
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.runs import make_run
@@ -150,7 +150,7 @@ def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path, m
     assert TASK.configure_data({"name": "demo"}, StudyData(), models=some)[0].max_length == 128
     # What a sample shows is said to be of a sample.
     assert "a sample of" not in TASK.configure_data({"name": name}, StudyData(), models=some)[1]
-    monkeypatch.setattr("recurra.data.lengths.SAMPLE_ROWS", 20)
+    monkeypatch.setattr("recurra.evaluation.audits.long_texts.SAMPLE_ROWS", 20)
     said = TASK.configure_data({"name": name}, StudyData(), models=some)[1]
     assert "100.0% of a sample of 20 training rows whole" in said
     with pytest.raises(ConfigurationError, match="max_length"):
