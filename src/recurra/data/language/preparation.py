@@ -13,15 +13,12 @@ import torch
 from recurra.core.errors import DataError
 from recurra.data.batching import pad_rows
 from recurra.data.configuration import LINES, LanguageDataConfig
-from recurra.data.language.corpora import RunningText, load_language_dataset
+from recurra.data.language.corpora import RunningText
 from recurra.data.language.tokenization import (
     EncodedText,
     Tokens,
     encode_running_text,
-    is_lossless,
-    load_language_tokenizer,
 )
-from recurra.data.tokenization import describe_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -124,36 +121,3 @@ def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> Samples:
     """Cuts encoded texts into training samples."""
     kind = LineSamples if config.mode == LINES else PackedBlocks
     return kind(encoded, config.context)
-
-
-def prepare_language_data(
-    config: LanguageDataConfig, *, data_root: Path | None, cache_dir: Path | None
-) -> dict[str, Any]:
-    """Loads and tokenises text into the cache that training reads."""
-    dataset = load_language_dataset(config, data_root)
-    tokenizer = load_language_tokenizer(config, dataset, data_root)
-    return {
-        "name": dataset.name,
-        "mode": config.mode,
-        "context": config.context,
-        "fingerprint": dataset.fingerprint,
-        "tokenizer": {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)},
-        "splits": [
-            _describe(name, encode_for(split, config, tokenizer, cache_dir), config)
-            for name, split in dataset.splits.items()
-        ],
-        "notes": dataset.notes,
-    }
-
-
-def _describe(name: str, encoded: EncodedText, config: LanguageDataConfig) -> dict[str, Any]:
-    samples = make_samples(encoded, config) if name == "train" else None
-    return {
-        "name": name,
-        "tokens": len(encoded.joined),
-        "words": encoded.words,
-        "bytes": encoded.num_bytes,
-        "samples": None if samples is None else len(samples),
-        "dropped_tokens": samples.dropped_tokens if samples else 0,
-        "cut": samples.cut if samples else 0,
-    }

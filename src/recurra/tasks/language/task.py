@@ -15,10 +15,11 @@ from recurra.data.configuration import ALIASES, LanguageDataConfig, RunData
 from recurra.data.language.corpora import SOURCES, is_language_corpus
 from recurra.data.language.tokenization import (
     default_language_tokenizer,
+    is_lossless,
     load_language_tokenizer,
     read_language_tokenizer,
 )
-from recurra.data.tokenization import TRAINED
+from recurra.data.tokenization import TRAINED, describe_tokenizer
 from recurra.models.names import LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import (
     Competitor,
@@ -136,30 +137,55 @@ class LanguageTask(Task):
 
     def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises all splits; says how many tokens fill no block and how many samples are cut."""
-        from recurra.data.language.preparation import prepare_language_data
+        from recurra.data.language.preparation import encode_for, make_samples
 
-        machine = data.machine
-        result = prepare_language_data(running(config), data_root=machine.data_root, cache_dir=machine.cache_dir)
+        config, machine = running(config), data.machine
+        dataset = data.text(config)
+        tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
+        splits: list[dict[str, Any]] = []
+        for name, split in dataset.splits.items():
+            encoded = encode_for(split, config, tokenizer, machine.cache_dir)
+            samples = make_samples(encoded, config) if name == "train" else None
+            splits.append(
+                {
+                    "name": name,
+                    "tokens": len(encoded.joined),
+                    "words": encoded.words,
+                    "bytes": encoded.num_bytes,
+                    "samples": None if samples is None else len(samples),
+                    "dropped_tokens": samples.dropped_tokens if samples else 0,
+                    "cut": samples.cut if samples else 0,
+                }
+            )
+        tokens = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
         rows = [
             {
                 "Split": split["name"],
                 "Tokens": f"{split['tokens']:,}",
                 "Words": f"{split['words']:,}",
                 "Tokens a word": f"{split['tokens'] / split['words']:.3f}",
-                f"Samples of {result['context']}": "" if split["samples"] is None else f"{split['samples']:,}",
+                f"Samples of {config.context}": "" if split["samples"] is None else f"{split['samples']:,}",
             }
-            for split in result["splits"]
+            for split in splits
         ]
-        tokens = result["tokenizer"]
-        title = f"{result['name']}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, mode {result['mode']}"
+        title = f"{dataset.name}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, mode {config.mode}"
         left_out = [
             f"{split['name']}: {split[key]:,} {problem}"
-            for split in result["splits"]
+            for split in splits
             for key, problem in (("dropped_tokens", "tokens at the end fill no block"), ("cut", "samples are cut"))
             if split[key]
         ]
         lossless = "The tokenizer loses part of a text: no figure by word or byte is right."
-        lines = [*result["notes"], *left_out, *([] if tokens["lossless"] else [lossless])]
+        lines = [*dataset.notes, *left_out, *([] if tokens["lossless"] else [lossless])]
+        result = {
+            "name": dataset.name,
+            "mode": config.mode,
+            "context": config.context,
+            "fingerprint": dataset.fingerprint,
+            "tokenizer": tokens,
+            "splits": splits,
+            "notes": dataset.notes,
+        }
         return CommandResult(result, [Table("splits", title, rows), lines])
 
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
