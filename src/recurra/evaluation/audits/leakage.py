@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -192,23 +192,23 @@ def _cut(text: str) -> str:
 ALARM_WORD_PERPLEXITY = 15.0
 
 
-def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequence[AuditResult]]) -> list[AuditResult]:
-    """Raises an alarm below a word perplexity of 15, and then always runs the causality audit.
+def audit_too_good(word_perplexity: float, causality: Sequence[AuditResult]) -> AuditResult:
+    """Raises an alarm below a word perplexity of 15.
 
-    The alarm has failed if that audit fails, because the figure must not be quoted then; otherwise it is ``measured``.
+    It has failed if the causality audit of the model has, because the figure must not be quoted then; otherwise it is
+    ``measured``.
     """
-    name = "perplexity.too-good"
-    figure = {"value": word_perplexity if math.isfinite(word_perplexity) else None, "threshold": ALARM_WORD_PERPLEXITY}
-    if word_perplexity >= ALARM_WORD_PERPLEXITY:
-        summary = f"word perplexity {word_perplexity:.1f}; below {ALARM_WORD_PERPLEXITY:.0f} there would be an alarm"
-        return [AuditResult(name=name, status="passed", summary=summary, **figure)]
-    causality = list(audit_causality())
-    leaking = [audit.name for audit in causality if audit.status == "failed"]
-    outcome = "the causality audit passed: look for test text in training"
-    if leaking:
-        outcome = f"the model leaks ({', '.join(leaking)}): do not quote it without that word"
-    summary = f"ALARM: word perplexity {word_perplexity:.2f} is below {ALARM_WORD_PERPLEXITY:.0f}; {outcome}"
-    return [AuditResult(name=name, status="failed" if leaking else "measured", summary=summary, **figure), *causality]
+    status, leaking = "passed", [audit.name for audit in causality if audit.status == "failed"]
+    summary = f"word perplexity {word_perplexity:.1f}; below {ALARM_WORD_PERPLEXITY:.0f} there would be an alarm"
+    if word_perplexity < ALARM_WORD_PERPLEXITY:
+        status, outcome = "measured", "the causality audit passed: look for test text in training"
+        if leaking:
+            status, outcome = "failed", f"the model leaks ({', '.join(leaking)}): do not quote it without that word"
+        summary = f"ALARM: word perplexity {word_perplexity:.2f} is below {ALARM_WORD_PERPLEXITY:.0f}; {outcome}"
+    value = word_perplexity if math.isfinite(word_perplexity) else None
+    return AuditResult(
+        name="perplexity.too-good", status=status, summary=summary, value=value, threshold=ALARM_WORD_PERPLEXITY
+    )
 
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:

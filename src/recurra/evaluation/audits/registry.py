@@ -37,7 +37,7 @@ class Subject(StrEnum):
     OUR_LANGUAGE_MODEL = "language model of ours"
     """A `recurra.models.language_modeling.RecurraForCausalLM`: ``(model, seed=)``."""
     PERPLEXITY = "perplexity"
-    """A figure: ``(word_perplexity, makes the causality audit)``."""
+    """A figure: ``(word_perplexity, causality audits of its model)``."""
 
 
 # Subject of each audit, and its module in this package and function, which returns one result or a list. Audits of one

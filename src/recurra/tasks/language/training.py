@@ -199,10 +199,8 @@ def _audit(
     audits = language_audits(model, config.seed)
     heads = [head for split in metrics.values() for head in split.heads.values()]
     if perplexities := [head.word_perplexity for head in heads if head.word_perplexity is not None]:
-        # The alarm asks for the causality audit, which has been made.
         causality = [audit for audit in audits if is_of_causality(audit.name)]
-        alarms = run_audits(Subject.PERPLEXITY, min(perplexities), lambda: causality)
-        audits += [audit for audit in alarms if audit not in causality]
+        audits += run_audits(Subject.PERPLEXITY, min(perplexities), causality)
     least = running(config.data).min_characters
     for name, split in dataset.record(least)["splits"].items():
         if name in metrics and split["seen_lines"] is not None:

@@ -218,17 +218,13 @@ LEAKS = "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.fin
     [
         (1.08, "failed", "failed", LEAKS),
         (14.9, "passed", "measured", "look for test text in training"),
-        *[(honest, None, "passed", "") for honest in (15.0, float("inf"))],
+        *[(honest, "failed", "passed", "") for honest in (15.0, float("inf"))],
     ],
 )
-def test_a_perplexity_below_15_forces_the_causality_audit(
-    perplexity: float, found: str | None, status: str, said: str
+def test_a_perplexity_below_15_is_an_alarm_which_fails_for_a_model_that_leaks(
+    perplexity: float, found: str, status: str, said: str
 ) -> None:
-    def causality() -> list[AuditResult]:
-        assert found is not None
-        return [AuditResult(name="causality.final", status=found, summary="said by the audit")]
-
-    alarm, *audits = audit_too_good(perplexity, causality)
-    assert [(audit.name, audit.status) for audit in audits] == ([("causality.final", found)] if found else [])
+    causality = AuditResult(name="causality.final", status=found, summary="said by the audit")
+    alarm = audit_too_good(perplexity, [causality])
     assert (alarm.status, alarm.value) == (status, None if perplexity == float("inf") else perplexity)
     assert all(part in alarm.summary for part in said.split("; "))
