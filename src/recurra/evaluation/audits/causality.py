@@ -31,52 +31,35 @@ from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
 
 
-class LanguageProbe:
-    """Computes the logits of all heads of a model, and its loss."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.ours = isinstance(model, RecurraForCausalLM)
-        accepted = inspect.signature(model.forward).parameters
-        self.takes_positions = "position_ids" in accepted
+def _call(model: Any, ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None = None, **keywords: Any) -> Any:
+    """The output of a model, ours or another, for tokens ``(batch, tokens)``."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    accepted = inspect.signature(model.forward).parameters
+    if "use_cache" in accepted:
         # A cache would be useless, and some models lay out their states differently with one.
-        self.fixed = {"use_cache": False} if "use_cache" in accepted and not self.ours else {}
-        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.vocabulary = int(model.config.vocab_size)
-        # The longest input, if the model limits it.
-        self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None) or None
+        keywords["use_cache"] = False
+    if labels is not None:
+        keywords["labels"] = labels.to(device)
+    if attention_mask is not None:
+        keywords["attention_mask"] = mask = attention_mask.to(device)
+        if "position_ids" in accepted:
+            # Only real tokens count, as in transformers' own generation.
+            keywords["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    return model(ids.to(device), **keywords)
 
-    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Returns ``(batch, tokens, vocabulary)`` of each head by its name, the final one last."""
-        ids = input_ids.to(self.device)
-        if self.ours:
-            mask = None if attention_mask is None else attention_mask.to(self.device)
-            output = self.model(ids, mask, output_exits=True)
-            heads = [*(output.exit_logits or ()), output.logits]
-            return dict(zip(head_names(self.model.config), heads, strict=True))
-        logits = self.model(ids, **self._masked(ids, attention_mask), **self.fixed).logits
-        if logits.shape[:2] != ids.shape:
-            raise ConfigurationError(
-                f"the model gives logits of shape {tuple(logits.shape)} for {tuple(ids.shape)} tokens; "
-                "a causal language model gives one row of logits a token"
-            )
-        return {FINAL_HEAD: logits}
 
-    def loss(self, input_ids: Tensor, attention_mask: Tensor) -> float:
-        """Returns the model's own loss for predicting each token; other models' labels mark padding by -100."""
-        ids = input_ids.to(self.device)
-        labels = ids if self.ours else ids.masked_fill(~attention_mask.to(self.device).bool(), IGNORED)
-        mask_inputs = self._masked(ids, attention_mask)
-        return float(self.model(ids, labels=labels, **mask_inputs, **self.fixed).loss)
-
-    def _masked(self, ids: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
-        if attention_mask is None:
-            return {}
-        mask = attention_mask.to(ids.device)
-        if not self.takes_positions:
-            return {"attention_mask": mask}
-        # Only real tokens count, as in transformers' own generation.
-        return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+def _logits_by_head(model: Any, ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+    """Logits ``(batch, tokens, vocabulary)`` of each head by its name, the final one last."""
+    if isinstance(model, RecurraForCausalLM):
+        output = _call(model, ids, attention_mask, output_exits=True)
+        return dict(zip(head_names(model.config), [*(output.exit_logits or ()), output.logits], strict=True))
+    logits = _call(model, ids, attention_mask).logits
+    if logits.shape[:2] != ids.shape:
+        raise ConfigurationError(
+            f"the model gives logits of shape {tuple(logits.shape)} for {tuple(ids.shape)} tokens; "
+            "a causal language model gives one row of logits a token"
+        )
+    return {FINAL_HEAD: logits}
 
 
 LENGTHS = (5, 24, 11, 17, 2)
@@ -89,28 +72,30 @@ def audit_language_padding(model: Any, *, seed: int = 0) -> list[AuditResult]:
     left, transformers' own loss counts the first token as the prediction of a padded position.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
+    longest = min(max(LENGTHS), _context_of(model) or max(LENGTHS))
+    vocabulary = int(model.config.vocab_size)
+    rows = [torch.randint(0, vocabulary, (min(length, longest),), generator=generator) for length in LENGTHS]
+    fillers = {
+        "padding tokens": torch.full((longest,), getattr(model.config, "pad_token_id", None) or 0),
+        "masked tokens": torch.randint(0, vocabulary, (longest,), generator=generator),
+    }
     with exact_fp32(model) as exact:
-        probe = LanguageProbe(exact)
-        limit = probe.context_tokens
-        longest = min(max(LENGTHS), limit or max(LENGTHS))
-        lengths = [min(length, longest) for length in LENGTHS]
-        rows = [torch.randint(0, probe.vocabulary, (length,), generator=generator) for length in lengths]
-        fill = getattr(probe.model.config, "pad_token_id", None) or 0
-        fillers = {
-            "padding tokens": torch.full((longest,), fill),
-            "masked tokens": torch.randint(0, probe.vocabulary, (longest,), generator=generator),
-        }
-        return [_logits(probe, rows, fillers), _loss(probe, rows, fillers)]
+        return [_compare_logits(exact, rows, fillers), _compare_losses(exact, rows, fillers)]
 
 
-def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
-    alone = [probe.logits(row[None]) for row in rows]
+def _context_of(model: Any) -> int | None:
+    """The longest input of a model; None if it has no limit."""
+    return getattr(model.config, "max_position_embeddings", None) or None
+
+
+def _compare_logits(model: Any, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
+    alone = [_logits_by_head(model, row[None]) for row in rows]
     scale = max(float(logits.abs().max()) for heads in alone for logits in heads.values())
     differences = {}
     for case, filler in fillers.items():
         for side in ("right", "left"):
             ids, mask = padded(rows, filler, left=side == "left")
-            batch = probe.logits(ids, mask)
+            batch = _logits_by_head(model, ids, mask)
             differences[f"{case}, {side}"] = [
                 float((batch[head][index][mask[index].bool()] - logits[0]).abs().max())
                 for index, heads in enumerate(alone)
@@ -119,15 +104,22 @@ def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]
     return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale)
 
 
-def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
-    alone = [probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long)) for row in rows]
+def _compare_losses(model: Any, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
+    ours = isinstance(model, RecurraForCausalLM)
+
+    def loss(ids: Tensor, mask: Tensor) -> float:
+        """The model's own loss; other models' labels mark padding by -100."""
+        labels = ids if ours else ids.masked_fill(~mask.bool(), IGNORED)
+        return float(_call(model, ids, mask, labels).loss)
+
+    alone = [loss(row[None], torch.ones(1, len(row), dtype=torch.long)) for row in rows]
     differences = {
         f"{case}, {side}": [
-            probe.loss(*padded([row], filler, left=side == "left")) - loss
-            for row, loss in zip(rows, alone, strict=True)
+            loss(*padded([row], filler, left=side == "left")) - expected
+            for row, expected in zip(rows, alone, strict=True)
         ]
         for case, filler in fillers.items()
-        for side in (("right", "left") if probe.ours else ("right",))
+        for side in (("right", "left") if ours else ("right",))
     }
     return judge_difference("padding.loss", "padding changes a loss", differences, largest(alone))
 
@@ -178,19 +170,18 @@ def audit_causality(
     batch norms is also audited with the means of the batch, as in training (``causality.training.final``).
     """
     with exact_fp32(model) as exact:
-        probe = LanguageProbe(exact)
-        theory = _theory(probe)
-        limit = probe.context_tokens
+        theory = _theory(model)
+        limit = _context_of(model)
         long_wanted = long_tokens or max(LONG_TOKENS, *(reach + MARGIN_TOKENS for reach in theory.values()), tokens)
         short, long = min(tokens, limit or tokens), min(long_wanted, limit or long_wanted)
         short_positions, long_positions = list(range(1, short)), sorted({long // 2, long - 1} - {0})
         exchanges = [(short, short_positions)] * rows + [(long, long_positions)]
-        heads = _exchange_tokens(probe, exchanges, seed)
+        heads = _exchange_tokens(exact, exchanges, seed)
         audits = [_judge_causality(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
         norms = [module for module in exact.modules() if isinstance(module, _BatchNorm)]
         if norms:
             with _of_the_batch(norms):
-                heads = _exchange_tokens(probe, exchanges, seed, rows_at_once=1)
+                heads = _exchange_tokens(exact, exchanges, seed, rows_at_once=1)
             audits += [_judge_causality(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
     return audits
 
@@ -209,31 +200,32 @@ def _of_the_batch(norms: list[_BatchNorm]) -> Iterator[None]:
 
 
 def _exchange_tokens(
-    probe: LanguageProbe, rows: list[tuple[int, list[int]]], seed: int, *, rows_at_once: int = ROWS_AT_ONCE
+    model: Any, rows: list[tuple[int, list[int]]], seed: int, *, rows_at_once: int = ROWS_AT_ONCE
 ) -> dict[str, _Finding]:
     """Exchanges one token at a time, in rows given as length and positions; ``rows_at_once`` share a batch."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
+    vocabulary = int(model.config.vocab_size)
     findings: dict[str, _Finding] = defaultdict(_Finding)
     for length, positions in rows:
-        row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
+        row = torch.randint(0, vocabulary, (length,), generator=generator)
         for start in range(0, len(positions), rows_at_once):
             batch = positions[start : start + rows_at_once]
             base = row.repeat(len(batch), 1)
             exchanged = base.clone()
             for row_index, position in enumerate(batch):
-                offset = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
-                exchanged[row_index, position] = (exchanged[row_index, position] + offset) % probe.vocabulary
-            before, after = probe.logits(base), probe.logits(exchanged)
+                offset = torch.randint(1, max(vocabulary, 2), (1,), generator=generator)
+                exchanged[row_index, position] = (exchanged[row_index, position] + offset) % vocabulary
+            before, after = _logits_by_head(model, base), _logits_by_head(model, exchanged)
             for head, logits in before.items():
                 findings[head].add(logits, after[head], batch)
     return findings
 
 
-def _theory(probe: LanguageProbe) -> dict[str, int]:
+def _theory(model: Any) -> dict[str, int]:
     """How far ahead each head could read by its configuration; empty for models that are not ours."""
-    if not probe.ours:
+    if not isinstance(model, RecurraForCausalLM):
         return {}
-    config = probe.model.config
+    config = model.config
     recurrences = zip(head_names(config), [*config.exits, config.num_recurrences], strict=True)
     return {head: reach_ahead(config, number) or 0 for head, number in recurrences}
 
