@@ -24,7 +24,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import CORPORA, SENTENCE_END, load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import cache_path, cached_arrays, encode_texts
-from recurra.data.formats import split_names
+from recurra.data.formats import check_text, split_names
 from recurra.data.reviews import rows_that_give_away, text_identity
 from recurra.data.tables import STREAM_FORMATS, TableFile, check_path
 from recurra.data.tokenization import tokenizer_hash
@@ -160,8 +160,9 @@ def read_passages(
     def texts_of_file(name: str) -> Iterator[str]:
         """Yields the texts of a file; a row may be a whole book."""
         table = TableFile(Path(name), text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
-        for _, cells in table.rows(split_names(text_column, table.header), ()):
-            yield " ".join(cell for cell in cells if isinstance(cell, str))
+        for number, cells in table.rows(split_names(text_column, table.header), ()):
+            texts = (cell for cell in cells if isinstance(cell, str))
+            yield " ".join(check_text(text, table.source, table.unit, number, longest=None) for text in texts)
 
     corpora = {name: load_dataset(DataConfig(name=name), data_root) for name in {*names, *apart} if name in CORPORA}
     judged = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -15,6 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
+from recurra.core.errors import DataError
 from recurra.core.progress import Reporter
 from recurra.data.batching import padded_length
 from recurra.data.configuration import DataConfig
@@ -73,17 +75,31 @@ def test_what_is_held_out_of_one_source_is_learned_from_no_other() -> None:
     assert {place for batch in passages.batches(0, 64) for place in batch} == {(0, 1)}
 
 
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+
+
+def test_a_text_that_is_no_valid_unicode_is_refused_in_one_line_before_anything_is_tokenised(tmp_path: Path) -> None:
+    book = tmp_path / "book.jsonl"
+    for name, apart in ((str(book), []), ("demo", [str(book)])):
+        book.write_text('{"text": "One sentence."}\n{"text": "half of \\ud800 a pair"}\n', encoding="utf-8")
+        with pytest.raises(DataError, match=r"book\.jsonl' line 2: the text holds .*, half of a pair"):
+            read_passages(
+                [name], apart, word_tokenizer(), text_column="text", data_root=None, cache_dir=tmp_path,
+                reporter=Reporter(quiet=True),
+            )  # fmt: skip
+
+
 def test_every_row_of_a_corpus_with_drawn_splits_stands_apart(tmp_path: Path) -> None:
     dataset = load_dataset(DataConfig(name="demo"), None)
     book = tmp_path / "book.csv"
     texts = [dataset.splits[part].texts[0] for part in ("train", "validation", "test")]
     rows = pd.DataFrame({"text": [*texts, "A sentence of nobody.", "One of nobody else.", "A third."]})
     rows.to_csv(book, index=False, encoding="utf-16-le")
-    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
     [taught] = read_passages(
-        [str(book)], ["demo"], tokenizer, text_column="text", encoding="utf-16-le", data_root=None,
+        [str(book)], ["demo"], word_tokenizer(), text_column="text", encoding="utf-16-le", data_root=None,
         cache_dir=tmp_path, reporter=Reporter(quiet=True),
     )  # fmt: skip
     assert (taught.left_out, len(taught)) == (3, 3)
