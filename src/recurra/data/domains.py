@@ -27,7 +27,7 @@ import numpy as np
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
 from recurra.data.dataset import TextDataset, TextSplit, joined
-from recurra.data.reviews import Reviews, read_pool, without_empty, without_repeats
+from recurra.data.reviews import Reviews, one_pool, read_pool
 from recurra.data.sst2 import read_sst2
 
 # One way of writing for texts that were tokenised in different ways.
@@ -147,9 +147,8 @@ def _read(
         texts = rows.texts if protocol in ("pooled", "natural") else [one_convention(text) for text in rows.texts]
         ids = [f"{corpus}/{identity}" for identity in rows.ids]
         pools.append(TextSplit(corpus, texts, np.full(len(rows), label), ids, rows.groups))
-    filled, empty = without_empty(joined("pool", pools))
-    pool, repeats = without_repeats(filled, [identity.partition("/")[0] for identity in filled.ids])
-    return pool, {**before, **empty, **repeats}
+    pool, repeats = one_pool(pools)
+    return pool, {**before, **repeats}
 
 
 def _assign(pool: TextSplit, seed: int, *, by_group: bool) -> tuple[dict[str, list[int]], int]:

@@ -39,13 +39,20 @@ def text_identity(text: str) -> str:
     return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
 
 
-def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, dict[str, int]]:
-    """Keeps one row of each text (`text_identity`), and none of a text that has several labels."""
+def one_pool(splits: Sequence[TextSplit]) -> tuple[TextSplit, dict[str, int]]:
+    """Joins splits, keeps one row of each text (`text_identity`), and none that is empty or has several labels.
+
+    Counts of what is left out say in which split a repeat is.
+    """
+    pool = joined("pool", splits)
+    parts = [split.name for split in splits for _ in split.texts]
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(pool.texts):
-        rows_of[text_identity(text)].append(row)
+        rows_of[text_identity(text) if text else ""].append(row)
     chosen: list[int] = []
     counts: Counter[str] = Counter()
+    if empty := rows_of.pop("", []):
+        counts["empty after cleaning"] = len(empty)
     for original, *repeats in rows_of.values():
         if any(pool.labels[row] != pool.labels[original] for row in repeats):
             counts["text stands with several labels"] += 1 + len(repeats)
@@ -55,14 +62,6 @@ def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, d
             of_other = f"a row of {parts[original]}" if parts[row] != parts[original] else "another of its rows"
             counts[f"{parts[row]}: repeats {of_other}"] += 1
     return pool.select(chosen), dict(counts)
-
-
-def without_empty(pool: TextSplit) -> tuple[TextSplit, dict[str, int]]:
-    """Leaves out rows without text after cleaning, and counts them."""
-    rows = [row for row, text in enumerate(pool.texts) if text]
-    if len(rows) == len(pool):
-        return pool, {}
-    return pool.select(rows), {"empty after cleaning": len(pool) - len(rows)}
 
 
 def balanced(pool: TextSplit, seed: int) -> tuple[TextSplit, dict[str, int]]:
@@ -214,14 +213,10 @@ def _read_tables(reviews: Reviews, data_root: Path | None) -> dict[str, pa.Table
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
     """Loads reviews as a sentiment corpus."""
     load = _splits_of_all if reviews.public_name is None else _splits_drawn
-    splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
-    return TextDataset(reviews.name, protocol, LABEL_NAMES, splits, dropped=dropped, notes=notes)
+    return load(reviews, protocol, split_seed, data_root)
 
 
-_Loaded = tuple[dict[str, TextSplit], dict[str, int], list[str]]
-
-
-def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
+def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> TextDataset:
     """Splits of all rows, or under ``balanced`` of equally many rows of each class."""
     pool, dropped = read_pool(reviews, seed, data_root)
     if protocol == "balanced":
@@ -229,10 +224,11 @@ def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path |
         dropped |= beyond
     repeats = sum(count for reason, count in dropped.items() if "repeats" in reason)
     note = f"{repeats:,} repeated texts (case and punctuation aside) were taken out before the split."
-    return cut_by_label(pool, seed), dropped, [reviews.note, note]
+    splits, notes = cut_by_label(pool, seed), [reviews.note, note]
+    return TextDataset(reviews.name, protocol, LABEL_NAMES, splits, dropped=dropped, notes=notes)
 
 
-def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
+def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> TextDataset:
     """Splits of every row of a release (``official``), or of as many as in the papers."""
     tables = _read_tables(reviews, data_root)
     from_train, from_test = tables["train"].num_rows, tables["test"].num_rows
@@ -254,7 +250,7 @@ def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | 
         if any(len(split) < PAPER_SIZES[name] for name, split in splits.items()):
             sizes_taken = " / ".join(f"{len(split):,}" for split in splits.values())
             notes.append(f"The release here has too few rows for 54,576 / 6,822 / 6,823; taken: {sizes_taken}.")
-    return splits, dict(dropped), notes
+    return TextDataset(reviews.name, protocol, LABEL_NAMES, splits, dropped=dict(dropped), notes=notes)
 
 
 def read_pool(
@@ -275,9 +271,7 @@ def read_pool(
         )
         for part, table in tables.items()
     ]
-    non_empty, empty = without_empty(joined("pool", pools))
-    pool, repeats = without_repeats(non_empty, [identity.rpartition("-")[0] for identity in non_empty.ids])
-    return pool, {**empty, **repeats}
+    return one_pool(pools)
 
 
 def _draw(

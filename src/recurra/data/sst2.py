@@ -28,7 +28,7 @@ from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit, joined
 from recurra.data.parquet import read_parquet_table
 from recurra.data.releases import Release
-from recurra.data.reviews import LABEL_NAMES, rows_that_give_away, without_empty
+from recurra.data.reviews import LABEL_NAMES, rows_that_give_away
 
 SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")
@@ -98,9 +98,11 @@ def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDat
     """Loads SST-2 under ``official`` or ``pooled``; the seed chooses held-out sentences, or the random split."""
     parts, whole_of = read_sst2(data_root)
     dropped: dict[str, int] = {}
-    for name in list(parts):
-        parts[name], empty = without_empty(parts[name])
-        dropped |= {f"{name}: {reason}": count for reason, count in empty.items()}
+    for name, part in parts.items():
+        rows = [row for row, text in enumerate(part.texts) if text]
+        if len(rows) < len(part):
+            dropped[f"{name}: empty after cleaning"] = len(part) - len(rows)
+            parts[name] = part.select(rows)
     if protocol == "pooled":
         return _pooled(parts, split_seed, dropped)
     if whole_of is None:

@@ -16,7 +16,7 @@ from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit, joined
-from recurra.data.reviews import balanced, cut_by_label, text_identity, without_empty, without_repeats
+from recurra.data.reviews import balanced, cut_by_label, one_pool, text_identity
 from small_treebank import write_table
 
 
@@ -197,7 +197,9 @@ def test_one_row_of_each_text_and_none_of_an_opposed_one(rows: list[tuple[str, i
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row, (text, _) in enumerate(rows):
         rows_of[text_identity(text)].append(row)
-    kept, counts = without_repeats(pool(rows), parts)
+    whole = pool(rows)
+    splits = [whole.select([row], name=part) for row, part in enumerate(parts)]
+    kept, counts = one_pool(splits or [whole])
     # The first of each text that has one label.
     agreed = [same for same in rows_of.values() if len({rows[row][1] for row in same}) == 1]
     assert sorted(kept.ids) == sorted(f"train-{same[0]}" for same in agreed)
@@ -227,7 +229,7 @@ def test_balanced_takes_what_the_rarest_class_has(counts: list[int], seed: int) 
 
 
 def test_empty_rows_and_joining() -> None:
-    kept, counts = without_empty(pool([("a", 0), ("", 1), ("b", 1)]))
+    kept, counts = one_pool([pool([("a", 0), ("", 1), ("b", 1)])])
     assert (kept.texts, counts) == (["a", "b"], {"empty after cleaning": 1})
     grouped = TextSplit("x", ["c"], np.array([1]), ["x-0"], [(7,)])
     both = joined("both", [kept, grouped])
