@@ -15,7 +15,7 @@ from recurra.core.configuration import write_yaml
 from recurra.core.record import read_language_record
 from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.tokenization import encode_running_text, read_language_tokenizer
+from recurra.data.language.tokenization import encode_for, read_language_tokenizer
 from recurra.study.plan import plan_study
 from recurra.study.spec import load_study
 from reviews import Command
@@ -124,7 +124,7 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(trained
     config = LanguageDataConfig.parse(trained.config.plain()["data"], source="test")
     split = load_language_dataset(config, None, ["test"]).splits["test"]
     tokenizer = read_language_tokenizer(trained.folder / "model")
-    stream = [tokenizer.eos_token_id, *encode_running_text(split, tokenizer, trained.root / "cache").joined.tolist()]
+    stream = [tokenizer.eos_token_id, *encode_for(split, config, tokenizer, trained.root / "cache").joined.tolist()]
     nats: list[list[float]] = [[] for _ in range(16)]
     for start in range(0, len(stream) - 1, 16):
         block = torch.tensor([stream[start : start + 17]])

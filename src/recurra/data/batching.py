@@ -139,3 +139,29 @@ class Collator:
             # As transformers expects: a label index is an integer; 0 and 1 a label are targets of a logistic loss.
             batch["labels"] = torch.from_numpy(labels.astype(np.int64 if labels.ndim == 1 else np.float32))
         return batch
+
+
+IGNORED = -100
+
+
+class LanguageCollator:
+    """Pads rows on the right; labels are the tokens themselves, or `IGNORED` where nothing is to be predicted.
+
+    Padding and the first token of a row are ignored. A model shifts the labels and never predicts the first token, but
+    the Trainer would count it when it weighs the batches of an accumulated step. Padding is found by the rows' lengths,
+    so its token may be end-of-text.
+    """
+
+    def __init__(self, pad_token_id: int, context: int) -> None:
+        self.pad_token_id = pad_token_id
+        self.context = context
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns ``input_ids`` and ``labels``, int64, ``(batch, tokens)``, and with padding ``attention_mask``."""
+        tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id, longest=self.context)
+        labels = np.where(inside, tokens, IGNORED)
+        labels[:, 0] = IGNORED
+        batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
+        if not inside.all():
+            batch["attention_mask"] = torch.from_numpy(inside.astype(np.int64))
+        return batch

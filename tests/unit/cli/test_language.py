@@ -13,8 +13,7 @@ from language_runs import write_text
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig, LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.preparation import encode_for
-from recurra.data.language.tokenization import load_language_tokenizer
+from recurra.data.language.tokenization import encode_for, load_language_tokenizer
 from recurra.models.configuration import CYCLES, SWIGLU
 from recurra.models.presets import preset
 from recurra.study.assignments import read_assignments

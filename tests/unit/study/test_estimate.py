@@ -16,8 +16,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.preparation import encode_for, make_samples
-from recurra.data.language.tokenization import load_language_tokenizer
+from recurra.data.language.tokenization import encode_for, load_language_tokenizer, make_samples
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.presets import forward_flops, language_flops, preset
 from recurra.study import estimate

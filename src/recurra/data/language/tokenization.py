@@ -1,8 +1,8 @@
-"""Which tokenizer a language model uses, and from where; a byte-level BPE of its own text where none is given."""
+"""Tokenizers of language models, a byte-level BPE of their own text if none is given; tokens of texts, and samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from recurra.core.errors import ConfigurationError, unknown
-from recurra.data.configuration import ALIASES, LanguageDataConfig
+from recurra.core.errors import ConfigurationError, DataError, unknown
+from recurra.data.configuration import ALIASES, LINES, LanguageDataConfig
 from recurra.data.encoding import Arrays, cache_path, cached_arrays, encode_texts
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
 from recurra.data.tokenization import (
@@ -66,10 +66,18 @@ class EncodedText:
         return np.append(self.input_ids[start:end], np.int32(self.end_of_text))
 
 
-def encode_running_text(
-    split: RunningText, tokenizer: PreTrainedTokenizerFast, cache_dir: Path | None = None
+def texts_of(split: RunningText, config: LanguageDataConfig) -> RunningText:
+    """Returns the texts of a split that a mode uses: all, or the long lines."""
+    if config.mode != LINES:
+        return split
+    return split.long_lines(config.min_characters, config.max_lines if split.name == "train" else None)
+
+
+def encode_for(
+    split: RunningText, config: LanguageDataConfig, tokenizer: PreTrainedTokenizerFast, cache_dir: Path | None = None
 ) -> EncodedText:
-    """Tokenises the texts of a split, or reads them from the cache; nothing is cut."""
+    """Tokenises the texts of a split that a mode uses, or reads them from the cache; nothing is cut."""
+    split = texts_of(split, config)
     key = f"text-{split.fingerprint}-{tokenizer_hash(tokenizer)}"
     names = ("input_ids", "offsets")
 
@@ -78,6 +86,62 @@ def encode_running_text(
 
     arrays = cached_arrays(cache_path(key, cache_dir), names, encode)
     return EncodedText(**arrays, end_of_text=int(tokenizer.eos_token_id), words=split.words, num_bytes=split.num_bytes)
+
+
+class Samples:
+    """Rows of a stream of tokens; a map-style dataset that can return a whole batch at once to the ``DataLoader``.
+
+    ``lengths`` are the tokens of each sample, ``(samples,)``.
+    """
+
+    dropped_tokens = cut = 0
+
+    def __init__(
+        self, stream: Tokens, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], context: int
+    ) -> None:
+        self._stream, self._starts, self.lengths, self.context = stream, starts, lengths, context
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Tokens]:
+        start = self._starts[range(len(self))[index]]
+        return {"input_ids": self._stream[start : start + self.lengths[index]]}
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tokens]]:
+        return [self[index] for index in indices]
+
+
+class PackedBlocks(Samples):
+    """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped."""
+
+    def __init__(self, encoded: EncodedText, context: int) -> None:
+        stream = encoded.joined
+        blocks, self.dropped_tokens = divmod(len(stream), context)
+        if not blocks:
+            raise DataError(
+                f"the text has {len(stream)} tokens, which do not fill one block of {context}; "
+                f"set context to at most {len(stream)}, or give more text"
+            )
+        super().__init__(stream, np.arange(blocks) * context, np.full(blocks, context, dtype=np.int64), context)
+
+
+class LineSamples(Samples):
+    """One sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
+
+    def __init__(self, encoded: EncodedText, context: int) -> None:
+        if not len(encoded):
+            raise DataError("no line is long enough for a sample; lower min_characters, or give more text")
+        whole = np.diff(encoded.offsets) + 2
+        self.cut = int((whole > context).sum())
+        stream = np.insert(encoded.joined, 0, np.int32(encoded.end_of_text))
+        super().__init__(stream, encoded.offsets[:-1] + np.arange(len(encoded)), np.minimum(whole, context), context)
+
+
+def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> Samples:
+    """Cuts encoded texts into training samples."""
+    kind = LineSamples if config.mode == LINES else PackedBlocks
+    return kind(encoded, config.context)
 
 
 END_OF_TEXT = "<|endoftext|>"

@@ -18,8 +18,7 @@ from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.core.terminal import decimal
 from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset, read_text_file
-from recurra.data.language.preparation import encode_for
-from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
+from recurra.data.language.tokenization import encode_for, is_lossless, read_language_tokenizer
 from recurra.deployment.generation import decoding
 from recurra.evaluation.perplexity import PositionLoss, calibrate_language, measure_text, score_token_exits
 from recurra.models.exits.rules import ExitRule, check_has_exits
@@ -29,7 +28,6 @@ from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
 from recurra.tasks.exits import EXITS, FULL
 from recurra.tasks.tables import CommandResult, Table
-
 
 # Windows that are timed: a whole split takes minutes.
 MOST_WINDOWS = 32

@@ -15,8 +15,10 @@ from recurra.data.configuration import ALIASES, LanguageDataConfig, RunData
 from recurra.data.language.corpora import SOURCES, is_language_corpus
 from recurra.data.language.tokenization import (
     default_language_tokenizer,
+    encode_for,
     is_lossless,
     load_language_tokenizer,
+    make_samples,
     read_language_tokenizer,
 )
 from recurra.data.tokenization import TRAINED, describe_tokenizer
@@ -137,8 +139,6 @@ class LanguageTask(Task):
 
     def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises all splits; says how many tokens fill no block and how many samples are cut."""
-        from recurra.data.language.preparation import encode_for, make_samples
-
         config, machine = running(config), data.machine
         dataset = data.text(config)
         tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
@@ -200,8 +200,6 @@ class LanguageTask(Task):
         )
 
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:
-        from recurra.data.language.preparation import encode_for, make_samples
-
         config, machine = running(config), data.machine
         dataset = data.text(config)
         tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
@@ -295,7 +293,6 @@ class LanguageTask(Task):
         return f"{record.data.fingerprint} {record.data.tokenizer.get('hash')} {record.data.context}"
 
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[Any]:
-        from recurra.data.language.preparation import encode_for
         from recurra.tasks.language.evaluation import own_split, windows
 
         assert isinstance(record, LanguageRunRecord)

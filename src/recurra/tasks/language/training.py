@@ -34,20 +34,17 @@ from recurra.core.record import (
 )
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.sealed import MODEL_NAME
+from recurra.data.batching import IGNORED, LanguageCollator
 from recurra.data.language.corpora import LanguageDataset, RunningText
-from recurra.data.language.preparation import (
-    IGNORED,
-    LanguageCollator,
-    Samples,
-    encode_for,
-    make_samples,
-    texts_of,
-)
 from recurra.data.language.tokenization import (
     EncodedText,
+    Samples,
+    encode_for,
     is_lossless,
     load_language_tokenizer,
+    make_samples,
     read_language_tokenizer,
+    texts_of,
 )
 from recurra.data.tokenization import describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
@@ -80,7 +77,7 @@ HEAD_KEY = "head_"
 
 
 class LanguageTrainer(RecurraTrainer):
-    """Trains on `recurra.data.language.preparation`.
+    """Trains on samples of running text.
 
     The Trainer's own evaluation takes the mean over rows of batches' means, in which a token of a short line counts for
     more; and of a distributed run it counts some rows twice. Here sums over tokens are divided by tokens.

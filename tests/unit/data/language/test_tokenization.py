@@ -13,15 +13,17 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from recurra.core.errors import ConfigurationError, DataError, UnavailableError
 from recurra.data import tokenization
+from recurra.data.batching import IGNORED, LanguageCollator
 from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset, RunningText
-from recurra.data.language.preparation import IGNORED, LanguageCollator, LineSamples, PackedBlocks
 from recurra.data.language.tokenization import (
     END_OF_TEXT,
     EncodedText,
+    LineSamples,
+    PackedBlocks,
     as_language_tokenizer,
     default_language_tokenizer,
-    encode_running_text,
+    encode_for,
     is_lossless,
     load_language_tokenizer,
     read_byte_bpe,
@@ -151,7 +153,7 @@ LINES_OF_TEXT = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naÃ
 
 def test_the_joined_tokens_are_the_texts_each_with_its_end(tokenizer, tmp_path: Path) -> None:
     split = RunningText("train", LINES_OF_TEXT)
-    encoded = encode_running_text(split, tokenizer, tmp_path / "a")
+    encoded = encode_for(split, LanguageDataConfig(name="x"), tokenizer, tmp_path / "a")
     ends = np.flatnonzero(encoded.joined == encoded.end_of_text)
     # As many ends as texts, though one text spells the token out.
     assert len(ends) == len(LINES_OF_TEXT) == len(encoded)
@@ -165,7 +167,8 @@ def test_the_joined_tokens_are_the_texts_each_with_its_end(tokenizer, tmp_path: 
     adding.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 0)]
     )
-    np.testing.assert_array_equal(encode_running_text(split, adding, tmp_path / "b").input_ids, encoded.input_ids)
+    again = encode_for(split, LanguageDataConfig(name="x"), adding, tmp_path / "b")
+    np.testing.assert_array_equal(again.input_ids, encoded.input_ids)
 
 
 END = 0

@@ -16,8 +16,8 @@ import torch
 
 from recurra.core.progress import Reporter
 from recurra.core.record import LanguageTrainingRecord
-from recurra.data.language.preparation import LanguageCollator, LineSamples, PackedBlocks
-from recurra.data.language.tokenization import EncodedText
+from recurra.data.batching import LanguageCollator
+from recurra.data.language.tokenization import EncodedText, LineSamples, PackedBlocks
 from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.recurrence import LayerStack
