@@ -293,21 +293,17 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
     if config.tokenizer == TRAINED:
         texts = dataset.splits["train"].texts
         return as_transformers(wordpiece(train_wordpiece(texts, config.trained_vocab_size)))
-    return read_tokenizer(_tokenizer_path(config.tokenizer, data_root))
+    return read_tokenizer(config.tokenizer, data_root)
 
 
 def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_root: Path | None) -> Tokenizer:
     """A tokenizer with the same counts as the one that a configuration names, without loading transformers."""
     if name == TRAINED:
         return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
-    path = _find_tokenizer(_tokenizer_path(name, data_root))
+    path = _find_tokenizer(name, data_root)
     if path.is_file():
         return wordpiece(read_vocabulary(path))
     return read_tokenizer_file(path / "tokenizer.json", "copy it again")
-
-
-def _tokenizer_path(name: str, data_root: Path | None) -> Path:
-    return BERT.paths(data_root)[0] if name in BERT.names else Path(name)
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
@@ -321,17 +317,23 @@ def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
         counting_tokenizer(config.tokenizer, (), 0, data_root)
 
 
-def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
-    """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
-    path = _find_tokenizer(path)
+def read_tokenizer(path: Path | str, data_root: Path | None = None) -> PreTrainedTokenizerFast:
+    """Reads a tokenizer by its public name, from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
+    path = _find_tokenizer(path, data_root)
     if path.is_file():
         return as_transformers(wordpiece(read_vocabulary(path)))
-    return _checked(tokenizer_from_folder(path), path)
+    tokenizer = tokenizer_from_folder(path)
+    if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
+        raise ConfigurationError(f"the tokenizer in '{path}' lacks [PAD], [CLS] or [SEP]; use a BERT-like tokenizer")
+    ids = tokenizer("a")["input_ids"]
+    if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
+        raise ConfigurationError(f"the tokenizer in '{path}' does not write [CLS] text [SEP]; use a BERT-like one")
+    return tokenizer
 
 
-def _find_tokenizer(path: Path | str) -> Path:
-    """The folder with ``tokenizer.json``, or the vocabulary file, for a path."""
-    name, path = path, Path(path)
+def _find_tokenizer(name: Path | str, data_root: Path | None) -> Path:
+    """The folder with ``tokenizer.json``, or the vocabulary file, for a public name or a path."""
+    path = BERT.paths(data_root)[0] if str(name) in BERT.names else Path(name)
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = path / "vocab.txt"
     if not path.exists():
@@ -360,13 +362,4 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
         raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
-    return tokenizer
-
-
-def _checked(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
-    if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
-        raise ConfigurationError(f"the tokenizer in '{folder}' lacks [PAD], [CLS] or [SEP]; use a BERT-like tokenizer")
-    ids = tokenizer("a")["input_ids"]
-    if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
-        raise ConfigurationError(f"the tokenizer in '{folder}' does not write [CLS] text [SEP]; use a BERT-like one")
     return tokenizer
