@@ -49,10 +49,10 @@ AUDITS: dict[str, tuple[Subject, str]] = {
     "seen": (Subject.PREDICTIONS, "leakage:audit_seen"),
     "teacher": (Subject.TEACHER, "leakage:audit_teacher"),
     "encoder": (Subject.ENCODER, "leakage:audit_encoder"),
-    "invariance": (Subject.CLASSIFIER, "invariance:audit_invariance"),
-    "causality": (Subject.LANGUAGE_MODEL, "causality:audit_causality"),
-    "padding": (Subject.LANGUAGE_MODEL, "causality:audit_language_padding"),
-    "cache": (Subject.OUR_LANGUAGE_MODEL, "invariance:audit_cache"),
+    "invariance": (Subject.CLASSIFIER, "models:audit_invariance"),
+    "causality": (Subject.LANGUAGE_MODEL, "models:audit_causality"),
+    "padding": (Subject.LANGUAGE_MODEL, "models:audit_language_padding"),
+    "cache": (Subject.OUR_LANGUAGE_MODEL, "models:audit_cache"),
     "perplexity": (Subject.PERPLEXITY, "leakage:audit_too_good"),
 }
 # What a failure means for a reader, by prefix of a result's name; the longest matching prefix counts.

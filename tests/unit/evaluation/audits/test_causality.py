@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM, preset
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits.causality import audit_causality, audit_language_padding, reach_ahead
-from recurra.evaluation.audits.invariance import TOLERANCE
+from recurra.evaluation.audits.models import TOLERANCE, audit_causality, audit_language_padding, reach_ahead
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.models.rows import PaddedRows
 from tiny import language_config, language_model, stir

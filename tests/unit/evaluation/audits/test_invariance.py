@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits.invariance import audit_cache, audit_invariance
+from recurra.evaluation.audits.models import audit_cache, audit_invariance
 from recurra.models.rows import CachedRows
 from tiny import language_model, stir
 

@@ -1,22 +1,34 @@
-"""Causality audit: does a language model read tokens that it is to predict?
+"""Audits of models: their outputs must depend on the text alone, and a language model must not read ahead.
 
-A token is exchanged, and every logit at an earlier position must stay bit for bit the same: in FP32 and evaluation mode
-a causal model computes it from the same numbers in the same order. The published CRT-Deep pads its convolutions on both
-sides and fails here; that is how it reaches a perplexity of 1.08.
+Models run in FP32, in evaluation mode, without autocast and without reduced-precision matrix products.
 
-Base and changed rows run in batches of the same shape and at the same index, because kernels may add in another order
-for another shape.
+**Invariance**: a text's logits must not depend on padding, on the rest of its batch, or on whether it is read with a
+cache. A model that fails here has other figures at another batch size, and its speed (measured batched and padded)
+belongs to other predictions than its quality. Known causes: a mask that is ignored, the first row's mask applied to the
+whole batch, statistics computed over the batch, positions counted from the padded end. Judged is the largest absolute
+difference of a logit, divided by the largest absolute logit of the reference. Kernels add in another order for another
+shape, which gives about 1e-6; the tolerance is 1e-4; a real defect gives 1e-2 and more.
+
+**Causality**: a token is exchanged, and every logit at an earlier position must stay bit for bit the same, because a
+causal model computes it from the same numbers in the same order. The published CRT-Deep pads its convolutions on both
+sides and fails here; that is how it reaches a perplexity of 1.08. Base and changed rows run in batches of the same
+shape and at the same index, because kernels may add in another order for another shape.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+import itertools
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,16 +36,201 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import FINAL_HEAD, IN_TRAINING, AuditResult
-from recurra.evaluation.audits.invariance import exact_fp32, judge_difference, largest, padded
 from recurra.evaluation.perplexity import head_names
+from recurra.models.cache import CACHE
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
 
 
+def _device_of(model: torch.nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _context_of(model: Any) -> int | None:
+    """The longest input of a model; None if it has no limit."""
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None) or None
+
+
+@contextlib.contextmanager
+def _exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The model in FP32 and evaluation mode, with exact matrix products; all settings are restored afterwards."""
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    exact = model if floating <= {torch.float32} else copy.deepcopy(model).float()
+    device = _device_of(model)
+    precision = torch.get_float32_matmul_precision()
+    modes = [(module, module.training) for module in exact.modules()]
+    torch.set_float32_matmul_precision("highest")
+    exact.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield exact
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        for module, training in modes:
+            module.training = training
+
+
+TOLERANCE = 1e-4
+MIN_ROWS = 2
+
+Floats = npt.NDArray[np.float64]
+Logits = Callable[[Sequence[Tensor], Tensor], Floats]
+
+
+def audit_invariance(
+    model: torch.nn.Module,
+    encoded: Any,
+    *,
+    pad_token_id: int = 0,
+    rows: int = 12,
+    seed: int = 0,
+) -> list[AuditResult]:
+    """Compares logits of the same tokenised rows, each a mapping with ``input_ids``, alone, padded, among neighbours.
+
+    The model is called with int64 tensors ``(batch, tokens)`` and is not changed; in another precision than FP32 a copy
+    is audited.
+    """
+    chosen = _choose_rows(encoded, rows, seed)
+    if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:
+        why = f"{len(chosen)} tokenised rows; {MIN_ROWS} that are not empty are needed"
+        return [AuditResult.skipped(f"invariance.{kind}", why) for kind in ("padding", "neighbours")]
+    limit = _context_of(model)
+    rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
+    with _exact_fp32(model) as exact:
+        device = _device_of(exact)
+
+        def logits(rows: Sequence[Tensor], filler: Tensor) -> Floats:
+            """Logits ``(rows, labels)`` of rows padded to the length of the filler."""
+            ids, mask = padded(rows, filler)
+            output = exact(input_ids=ids.to(device), attention_mask=mask.to(device))
+            return np.asarray(output.logits.detach().to("cpu", torch.float64).numpy())
+
+        return [
+            _audit_padding(logits, chosen, pad_token_id, rng, limit),
+            _audit_neighbours(logits, chosen, pad_token_id, rng),
+        ]
+
+
+def padded(rows: Sequence[Tensor], filler: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Ids and mask ``(rows, tokens)`` of rows padded with the masked tokens of ``filler`` to its length."""
+    ids = filler.repeat(len(rows), 1)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        where = slice(len(filler) - len(row), None) if left else slice(None, len(row))
+        ids[number, where], mask[number, where] = row, 1
+    return ids, mask
+
+
+def _audit_padding(
+    logits: Logits, rows: Sequence[Tensor], pad: int, rng: np.random.Generator, limit: int | None
+) -> AuditResult:
+    differences: dict[str, list[float]] = {"padding tokens": [], "masked tokens": []}
+    scales = []
+    longest = max(map(len, rows))
+    all_tokens = torch.cat(list(rows)).numpy()
+    for row in rows:
+        alone = logits([row], row)
+        scales.append(largest(alone))
+        lengths = {min(length, limit or length) for length in (len(row) + 1, longest + 16)}
+        for length in sorted(length for length in lengths if length > len(row)):
+            fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(all_tokens, size=length))
+            for case_differences, filler in zip(differences.values(), fillers, strict=True):
+                case_differences.append(largest(logits([row], filler) - alone))
+    what = "padding changes a logit"
+    return judge_difference("invariance.padding", what, differences, largest(scales), rows=len(rows))
+
+
+def _audit_neighbours(logits: Logits, rows: Sequence[Tensor], pad: int, rng: np.random.Generator) -> AuditResult:
+    # All batches have the same padded length, so that only the neighbours differ; padding is the other audit's matter.
+    filler = torch.full((max(map(len, rows)),), pad)
+    alone = np.concatenate([logits([row], filler) for row in rows])
+    all_rows = np.arange(len(rows))
+    together = {"all together": [all_rows], "reversed": [all_rows[::-1]], "shuffled": [rng.permutation(len(rows))]}
+    together["pairs"] = [np.asarray(pair) for pair in itertools.pairwise(rng.permutation(len(rows)).tolist())]
+    differences = {
+        name: [largest(logits([rows[row] for row in order], filler) - alone[order]) for order in orders]
+        for name, orders in together.items()
+    }
+    what = "neighbours in the batch change a logit"
+    return judge_difference("invariance.neighbours", what, differences, largest(alone), rows=len(rows))
+
+
+def largest(values: npt.ArrayLike) -> float:
+    """Largest absolute value, 0 without values; NaN if any is NaN, which Python's `max` might ignore."""
+    return float(np.max(np.abs(values), initial=0.0))
+
+
+def judge_difference(
+    name: str, what: str, differences: Mapping[str, Sequence[float]], scale: float, **details: Any
+) -> AuditResult:
+    """Judges the largest difference relative to the largest logit or loss; values that are not finite fail."""
+    by_case = {case: largest(values) for case, values in differences.items()}
+    worst, difference = max(by_case.items(), key=lambda case: math.inf if math.isnan(case[1]) else case[1])
+    # Without a scale, because all values are 0, the difference itself is judged.
+    value = difference / scale if scale > 0 else difference
+    if not math.isfinite(difference) or not math.isfinite(scale):
+        summary = f"what is compared is not finite ({worst})"
+        return AuditResult(name=name, status="failed", summary=summary, threshold=TOLERANCE, details=details)
+    return AuditResult(
+        name=name,
+        status="failed" if value > TOLERANCE else "passed",
+        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {TOLERANCE:.0e}",
+        value=value,
+        threshold=TOLERANCE,
+        details={**details, "largest_difference": difference, "scale": scale, "by_case": by_case, "precision": "fp32"},
+    )
+
+
+def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tensor]:
+    """A random choice of distinct rows, including the shortest and the longest of a larger random choice."""
+    rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
+    positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()
+    distinct = dict.fromkeys(tuple(map(int, encoded[position]["input_ids"])) for position in positions)
+    pool = [torch.tensor(tokens, dtype=torch.long) for tokens in distinct]
+    if len(pool) <= rows:
+        return pool
+    by_length = sorted(range(len(pool)), key=lambda index: len(pool[index]))
+    extremes = [by_length[0], by_length[-1]]
+    others = [index for index in range(len(pool)) if index not in extremes]
+    return [pool[index] for index in (extremes + others)[: max(rows, MIN_ROWS)]]
+
+
+CACHE_TOKENS = 64
+
+
+def audit_cache(model: RecurraForCausalLM, *, tokens: int = CACHE_TOKENS, seed: int = 0) -> AuditResult:
+    """Compares logits of rows read token by token with a cache with those of whole rows read without one.
+
+    Looped models are known to fail after a few tokens, when recurrences share a cache that each must have of its own,
+    and in batches padded on the left.
+    """
+    config, name = model.config, "cache.logits"
+    if config.leaks:
+        return AuditResult.skipped(name, "a leaking model has no cache: it reads tokens that do not exist yet")
+    length = min(tokens, config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "cache"))
+    lengths = torch.tensor([length, max(1, length // 2), max(1, length // 10)])
+    device = _device_of(model)
+    ids = torch.randint(0, config.vocab_size, (len(lengths), length), generator=generator).to(device)
+    mask = (torch.arange(length) >= length - lengths[:, None]).long().to(device)
+    with _exact_fp32(model) as exact:
+        reference = exact(ids, mask).logits
+        cache = None
+        differences = []
+        for index in range(length):
+            output = exact(ids[:, index : index + 1], mask[:, : index + 1], use_cache=True, **{CACHE: cache})
+            cache = output[CACHE]
+            real = mask[:, index].bool()
+            differences.append(float((output.logits[real, 0] - reference[real, index]).abs().max()))
+        scale = float(reference[mask.bool()].abs().max())
+    what = f"reading {length} tokens one by one with a cache changes a logit"
+    return judge_difference(name, what, {"one by one": differences}, scale, tokens=length)
+
+
 def _call(model: Any, ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None = None, **keywords: Any) -> Any:
     """The output of a model, ours or another, for tokens ``(batch, tokens)``."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = _device_of(model)
     accepted = inspect.signature(model.forward).parameters
     if "use_cache" in accepted:
         # A cache would be useless, and some models lay out their states differently with one.
@@ -62,7 +259,7 @@ def _logits_by_head(model: Any, ids: Tensor, attention_mask: Tensor | None = Non
     return {FINAL_HEAD: logits}
 
 
-LENGTHS = (5, 24, 11, 17, 2)
+PADDED_LENGTHS = (5, 24, 11, 17, 2)
 
 
 def audit_language_padding(model: Any, *, seed: int = 0) -> list[AuditResult]:
@@ -72,20 +269,15 @@ def audit_language_padding(model: Any, *, seed: int = 0) -> list[AuditResult]:
     left, transformers' own loss counts the first token as the prediction of a padded position.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
-    longest = min(max(LENGTHS), _context_of(model) or max(LENGTHS))
+    longest = min(max(PADDED_LENGTHS), _context_of(model) or max(PADDED_LENGTHS))
     vocabulary = int(model.config.vocab_size)
-    rows = [torch.randint(0, vocabulary, (min(length, longest),), generator=generator) for length in LENGTHS]
+    rows = [torch.randint(0, vocabulary, (min(length, longest),), generator=generator) for length in PADDED_LENGTHS]
     fillers = {
         "padding tokens": torch.full((longest,), getattr(model.config, "pad_token_id", None) or 0),
         "masked tokens": torch.randint(0, vocabulary, (longest,), generator=generator),
     }
-    with exact_fp32(model) as exact:
+    with _exact_fp32(model) as exact:
         return [_compare_logits(exact, rows, fillers), _compare_losses(exact, rows, fillers)]
-
-
-def _context_of(model: Any) -> int | None:
-    """The longest input of a model; None if it has no limit."""
-    return getattr(model.config, "max_position_embeddings", None) or None
 
 
 def _compare_logits(model: Any, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
@@ -169,7 +361,7 @@ def audit_causality(
     The model, ours or of transformers, is not changed; in another precision than FP32 a copy is audited. A model with
     batch norms is also audited with the means of the batch, as in training (``causality.training.final``).
     """
-    with exact_fp32(model) as exact:
+    with _exact_fp32(model) as exact:
         theory = _theory(model)
         limit = _context_of(model)
         long_wanted = long_tokens or max(LONG_TOKENS, *(reach + MARGIN_TOKENS for reach in theory.values()), tokens)
