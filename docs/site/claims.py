@@ -12,6 +12,7 @@ from pydantic import Field
 from recurra.core import terminal as form
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, unknown
+from recurra.tasks.classification.exports import stored_as
 from recurra.tasks.language.reporting import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.summary import Summary
 
@@ -43,10 +44,10 @@ MEASURES: dict[str, Callable[[Any, Figure], str]] = {
     "word_perplexity": lambda model, asked: form.significant(of_head(WORD_PERPLEXITY, asked.head).mean(model, "test")),
     "loss_behind_final": _behind_final,
     "speed_up": _speed_up,
-    "export_accuracy": lambda line, _: form.decimal(line.accuracy.mean),
-    "export_mib": lambda line, _: form.decimal(line.weights_mib, 2),
-    "export_ms": lambda line, _: form.significant(line.median_ms["1"]),
-    "labels_changed": lambda line, _: f"{line.labels_changed} of {line.rows:,}",
+    "export_accuracy": lambda row, _: form.decimal(row["accuracy"].mean),
+    "export_mib": lambda row, _: form.decimal(row["weights_mib"], 2),
+    "export_ms": lambda row, _: form.significant(row["median_ms"]["1"]),
+    "labels_changed": lambda row, _: f"{row['labels_changed']} of {row['rows']:,}",
 }
 
 
@@ -77,8 +78,8 @@ class Figure(Settings):
             source = _named("model", self.model, {item.label: item for item in table.models})
             seeds = len(source.seeds)
             if self.export is not None:
-                exports = [item for item in table.exports if item.model == self.model]
-                source = _named("export", self.export, {item.stored_as: item for item in exports})
+                exports = [row for row in table.exports if row["model"] == self.model]
+                source = _named("export", self.export, {stored_as(row): row for row in exports})
             value = _named("measure", self.measure, MEASURES)(source, self)
         return value, ", ".join(filter(None, (table.protocol, table.variant))), seeds
 

@@ -278,10 +278,10 @@ def by_export(summary: Summary) -> str:
     blocks = []
     for table in summary.tables:
         cells: dict[str, dict[str, str]] = {}
-        for line in table.exports:
-            if line.exits is None:
-                kind = f"{line.format} {line.precision}, {line.computed}"
-                cells.setdefault(line.model, {})[kind] = f"{line.accuracy.mean:.4f} ({line.labels_changed})"
+        for row in table.exports:
+            if row["exits"] is None:
+                kind = f"{row['format']} {row['precision']}, {row['computed']}"
+                cells.setdefault(row["model"], {})[kind] = f"{row['accuracy'].mean:.4f} ({row['labels_changed']})"
         kinds = list(dict.fromkeys(kind for found in cells.values() for kind in found))
         rows = [[escaped(model), *(found.get(kind, form.NONE) for kind in kinds)] for model, found in cells.items()]
         told = (
@@ -444,7 +444,7 @@ def _classifiers(table: Any) -> Cells | None:
         value = ACCURACY.of(models[label], table.headline_split) if label in models else None
         cells[label] = form.NONE if value is None else _half_width(value, ACCURACY)
         if label in COMPARED:
-            published = [form.decimal(line.accuracy) for line in table.published if line.model == label]
+            published = [form.decimal(row["accuracy"]) for row in table.published if row["model"] == label]
             cells[f"{label}, published"] = "; ".join(published)
     failed = sorted({group for model in table.models for group in model.failed_groups})
     gap = form.NONE

@@ -252,7 +252,7 @@ class StudyResult:
         if advice.choice is None:
             raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
         model = next(model for model in table.models if model.label == advice.choice)
-        run_ids = {run.run_id for run in model.runs}
+        run_ids = {run.record.run_id for run in model.runs}
         finished = [(candidate.record, candidate) for candidate in self.outcomes if candidate.record is not None]
         _, outcome = max((pair for pair in finished if pair[0].run_id in run_ids), key=lambda pair: _merit(pair[0]))
         return model.label, advice.why, outcome

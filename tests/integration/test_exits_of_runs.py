@@ -96,7 +96,7 @@ def test_what_is_kept_is_every_exit_and_the_rule(
     assert found["fixed"][0]["timed"][1]["speed_up"] == pytest.approx(kept.fixed[0].timed[1].speed_up)
     assert kept.chosen is not None and kept.chosen.loss == found["judged"]["exits"]
     (loaded,), _ = load_runs([run])
-    assert loaded.beside == kept
+    assert loaded.exits == kept
     said = command("exits", run, "--threads", 1, "--keep").out
     assert "Every exit by itself, and the published schedule" in said
 

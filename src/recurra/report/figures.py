@@ -15,8 +15,7 @@ from recurra.core.terminal import significant, words
 from recurra.report.summary import PRICE, SIZE, costs_of, latency_cost, reporting_of
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Chart, LegendEntry, Line, Point
-from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.reporting import Records, Reporting
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import Comparison, Summary, TableSummary
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -34,17 +33,16 @@ Box = tuple[float, float, float, float]
 Charts = dict[str, list[Chart]]
 
 
-def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Charts:
+def draw(summary: Summary) -> Charts:
     """Makes all charts of a study."""
     if not summary.task:
         return {"": []}
     reporting = reporting_of(summary.task)
-    by_id = {run.record.run_id: run for run in runs}
-    tables = {table.key: charts_of(table, by_id, f"t{index}", reporting) for index, table in enumerate(summary.tables)}
-    return {"": reporting.charts_across(summary.tables, by_id), **tables}
+    tables = {table.key: charts_of(table, f"t{index}", reporting) for index, table in enumerate(summary.tables)}
+    return {"": reporting.charts_across(summary.tables), **tables}
 
 
-def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:
+def charts_of(table: TableSummary, key: str, reporting: Reporting) -> list[Chart]:
     """All charts of a table; charts without content are left out."""
     costs = costs_of(table.models, table.batch_sizes)
     timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
@@ -54,7 +52,7 @@ def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting
         for index, (cost, name, unit) in enumerate([*(timed or [(SIZE, "size", "MiB")]), *priced])
     ]
     charts.append(contrasts(table, f"{key}-contrasts"))
-    return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
+    return [*(chart for chart in charts if chart is not None), *reporting.charts(table, key)]
 
 
 def quality_against_cost(

@@ -7,7 +7,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def _costs(model: ModelSummary) -> Iterator[Row]:
 def plain_line(line: Any, identity: Row, prefix: str) -> Row:
     """Plain values of a report line, after those of ``identity``; keys that are there already get the prefix."""
     row = dict(identity)
-    for key, value in vars(line).items():
+    for key, value in (line if isinstance(line, dict) else vars(line)).items():
         name = f"{prefix}_{key}" if key in identity else key
         if isinstance(value, Estimate):
             row[name] = value.mean
@@ -114,7 +113,7 @@ def plain_line(line: Any, identity: Row, prefix: str) -> Row:
         elif isinstance(value, dict):
             row |= {f"{name}_{f'batch_{inner}' if inner.isdigit() else inner}": part for inner, part in value.items()}
         elif isinstance(value, (list, tuple)):
-            if not any(is_dataclass(part) for part in value):
+            if not any(isinstance(part, dict) for part in value):
                 row[name] = "; ".join(map(str, value))
         elif value is None or isinstance(value, (str, int, float)):
             row[name] = value
@@ -173,7 +172,7 @@ def write_study_report(
     Raises:
         StorageError: If a file cannot be written.
     """
-    drawn = draw(summary, runs)
+    drawn = draw(summary)
     target = folder / "report.html"
     write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn, answer=answer))
     write_json(folder / "summary.json", plain(summary))
@@ -210,7 +209,7 @@ def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
     return charts
 
 
-# Lines of a table, frozen dataclasses, that other programs get beside its results.
+# Lines of a table that other programs get beside its results.
 _LINES = ("contrasts", "tests", "audits", "exports", "published")
 
 
@@ -234,7 +233,7 @@ def render_report(
     answer: Any = None,
 ) -> str:
     """Renders the report as one HTML file that needs nothing else."""
-    drawn = drawn or draw(summary, runs)
+    drawn = drawn or draw(summary)
     first_chart = _first_chart(summary, drawn)
     created = sorted(run.record.created for run in runs)
     page = (
@@ -254,7 +253,7 @@ def render_report(
             last_created=created[-1] if created else "",
             codes=Counter(run.record.code for run in runs),
             finished=len(runs),
-            settings=_settings(summary, runs),
+            settings=_settings(summary),
         )
     )
     # A lone surrogate from a broken file name or label cannot be written as UTF-8.
@@ -324,10 +323,12 @@ def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
+def _settings(summary: Summary) -> dict[str, str]:
     """The configuration of each model without the seed, as YAML, by the identifier of its first run."""
-    first_runs = {model.runs[0].run_id for table in summary.tables for model in table.models}
-    return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in first_runs}
+    first_runs = {
+        run.record.run_id: run for table in summary.tables for run, *_ in (model.runs for model in table.models)
+    }
+    return {run_id: write_yaml(run.settings) for run_id, run in first_runs.items()}
 
 
 def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:

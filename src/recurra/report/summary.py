@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from recurra.core.configuration import read_yaml
 from recurra.core.environment import without_collector
-from recurra.core.errors import ConfigurationError, DataError, RecurraError
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError, RecurraError
+from recurra.core.exits_record import read_exits
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
 from recurra.core.record import AnyRecord, LatencyRecord, RunRecord, read_any_record
@@ -35,10 +36,10 @@ from recurra.report.statistics import (
 from recurra.tasks import part_of
 from recurra.tasks.audits import audit_lines, group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
-from recurra.tasks.measures import Measure, MeasuredExports, StudyLatency
+from recurra.tasks.measures import Measure, StudyLatency
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, RunEntry, Summary, TableSummary
+from recurra.tasks.summary import AuditLine, ModelSummary, Summary, TableSummary
 
 STUDY_FILES, RESULTS = "configs/studies", "results"
 # Share of `StudyLatency.waited` above which milliseconds mean little.
@@ -103,7 +104,13 @@ def load_runs(
     for folder in folders:
         try:
             record = (records or {}).get(folder) or read_any_record(folder)
-            finished.append(LoadedRun(folder, record, reporting_of(record.task).beside(folder, record)))
+            exits = read_exits(folder)
+            if exits is not None and exits.run_id != record.run_id:
+                raise CheckpointError(
+                    f"the exits kept in '{folder}' are of run '{exits.run_id}', but its record is of "
+                    f"'{record.run_id}'; measure them again: recurra exits RUN --keep"
+                )
+            finished.append(LoadedRun(folder, record, exits))
         except RecurraError as error:
             failed.setdefault(folder.name, str(error))
     return finished, [
@@ -274,14 +281,14 @@ class _Study:
     """Inputs from which the tables of a study are made.
 
     Attributes:
-        base: Folders of runs inside this one are named relative to it.
+        base: Its folder; folders of runs inside it are named relative to it.
         scored: Its models, by table and label, read once.
     """
 
     reporting: Reporting
     questions: Questions
     latency: StudyLatency
-    exports: MeasuredExports
+    exports: Sequence[ExportRecord]
     base: Path | None
     scored: ScoredTables
 
@@ -307,7 +314,7 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure, turned
         kind=model.kind,
         description=model.description,
         color=list(table.groups).index(label),
-        runs=[_entry(part, study.base) for part in parts],
+        runs=[replace(part, folder=_relative(part.folder, study.base)) for part in parts],
         seeds=[run.record.seed for run in runs],
         scores={
             split: reporting.score(split, [run.record.metrics[split] for run in runs], measure) for split in splits
@@ -328,30 +335,13 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure, turned
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
         barred=study.scored[table.key][label].barred,
         price=study.questions.prices.get(model.preset),
-        exits=[part.beside for part in parts if part.beside is not None],
+        exits=[part.exits for part in parts if part.exits is not None],
     )
     return reporting.model(common, runs, headline)
 
 
-def _entry(run: LoadedRun, base: Path | None) -> RunEntry:
-    record, folder = run.record, run.folder
-    if base is not None and folder.is_relative_to(base):
-        folder = folder.relative_to(base)
-    return RunEntry(
-        run_id=record.run_id,
-        folder=folder.as_posix(),
-        model=record.model.preset,
-        seed=record.seed,
-        config_hash=record.config_hash,
-        created=record.created,
-        version=record.code.version,
-        commit=record.code.commit,
-        dirty=record.code.dirty,
-        best_epoch=record.training.best_epoch,
-        epochs=record.training.epochs,
-        training_wall_s=record.training.wall_s,
-        peak_memory_mib=record.training.peak_memory_mib,
-    )
+def _relative(folder: Path, base: Path | None) -> Path:
+    return folder.relative_to(base) if base is not None and folder.is_relative_to(base) else folder
 
 
 def _medians(sources: Sequence[Mapping[str, LatencyRecord]]) -> dict[str, LatencyRecord]:
@@ -493,8 +483,7 @@ def summarise(
             }
             for table in groups
         }
-        measured = MeasuredExports(exports, latency.exports, latency.memory_mib)
-        study = _Study(reporting, questions, latency, measured, base, scored)
+        study = _Study(reporting, questions, latency, exports, base, scored)
         tables = [_table(study, table, measures[table.key]) for table in groups]
     return Summary(
         tables=tables,
@@ -541,8 +530,9 @@ def _table(study: _Study, table: TableRuns, measure: Measure) -> TableSummary:
         contrasts=contrasts,
         by_length=by_length(contrasts, key, scored, questions.words, measure),
         warnings=[*table.warnings, *latency_warnings(models, runs)],
+        exports=reporting.exports(table, study.exports, study.latency, questions),
     )
-    summary = reporting.table(common, table, questions, study.exports)
+    summary = reporting.table(common, table, questions)
     evaluated = any(headline in model.scores for model in models)
     no_conclusion = "No model was evaluated on a common split: nothing can be concluded."
     conclusion = reporting.conclude(summary) if evaluated else no_conclusion

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from recurra.core.configuration import content_hash
+from recurra.core.exits_record import ExitsRecord
 from recurra.core.record import AnyRecord, OneLabelRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 
@@ -30,7 +31,7 @@ class TableKey(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A finished run: the folder it lies in, its record, and what its task keeps beside it.
+    """A finished run: the folder it lies in, its record, and the measurements of its exits if they were kept.
 
     Attributes:
         folder: Its folder; that of the first fold if it was merged.
@@ -39,7 +40,7 @@ class LoadedRun:
 
     folder: Path
     record: AnyRecord
-    beside: Any = None
+    exits: ExitsRecord | None = None
     folds: tuple[LoadedRun, ...] = ()
 
     def record_of(self, kind: type[_Record]) -> _Record:

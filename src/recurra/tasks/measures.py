@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from recurra.core import terminal as form
 from recurra.core.errors import RunError
 from recurra.core.record import LatencyRecord
-from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.significance import ClassScore, mean_interval
 
 Basis = Literal["seeds", "examples", "none"]
@@ -78,20 +77,6 @@ class Score:
     figures: dict[str, Estimate]
     confusion_matrix: list[list[int]] = field(default_factory=list)
     labels: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class MeasuredExports:
-    """The exports of a study and their measurements, by ``RUN/EXPORT``.
-
-    Attributes:
-        records: The record of each export, with the results of its check.
-        memory_mib: Peak of a process that opens the export and labels texts.
-    """
-
-    records: Sequence[ExportRecord] = ()
-    latency: Latencies = field(default_factory=dict)
-    memory_mib: Mapping[str, float] = field(default_factory=dict)
 
 
 Interval = tuple[float, float]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from recurra.core.errors import CheckpointError, ConfigurationError, unknown
-from recurra.core.exits_record import ExitsRecord, read_exits
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import significant, words
+from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure, MeasuredExports, Score
+from recurra.tasks.measures import Measure, Score, StudyLatency
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
 from recurra.tasks.tables import Table
-
-Records = Mapping[str, LoadedRun]
 
 
 def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
@@ -94,20 +91,6 @@ class Reporting(ABC):
         if questions.measure not in measures:
             raise ConfigurationError(unknown("measure", questions.measure, measures))
         return measures[questions.measure]
-
-    def beside(self, folder: Path, record: Any) -> ExitsRecord | None:
-        """The measurements of a run's exits that are kept beside its record.
-
-        Raises:
-            CheckpointError: If it cannot be trusted.
-        """
-        exits = read_exits(folder)
-        if exits is not None and exits.run_id != record.run_id:
-            raise CheckpointError(
-                f"the exits kept in '{folder}' are of run '{exits.run_id}', but its record is of '{record.run_id}'; "
-                "measure them again: recurra exits RUN --keep"
-            )
-        return exits
 
     # How runs become tables.
 
@@ -208,9 +191,13 @@ class Reporting(ABC):
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
         return [Advice(RECOMMENDED, best.label, f"{value}; {rivals}.")]
 
-    def table(
-        self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
-    ) -> TableSummary:
+    def exports(
+        self, table: TableRuns, records: Sequence[ExportRecord], latency: StudyLatency, questions: Questions
+    ) -> list[dict[str, Any]]:
+        """A row for each kind of export of each model of a table, with its measurements."""
+        return []
+
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> TableSummary:
         """Adds the parts of a table's summary that only this task has."""
         return common
 
@@ -236,11 +223,11 @@ class Reporting(ABC):
         """Facts of a table beyond those that every table has: a name and a text each."""
         return []
 
-    def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
+    def charts(self, table: Any, key: str) -> list[Chart]:
         """Drawings of a table beside those that every task has."""
         return []
 
-    def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart]:
+    def charts_across(self, tables: Sequence[Any]) -> list[Chart]:
         """Drawings across the tables of a study."""
         return []
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from recurra.core.exits_record import ExitsRecord
 from recurra.core.record import LatencyRecord, matrix_as_written
 from recurra.core.record_parts import ANSWERS
+from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Measure, Score
 
 # The priority of the advice that names the model to take if nothing else matters.
@@ -24,29 +25,11 @@ Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "unt
 
 
 @dataclass(frozen=True)
-class RunEntry:
-    """One run behind a figure: enough to find it and to run it again."""
-
-    run_id: str
-    folder: str
-    model: str
-    seed: int
-    config_hash: str
-    created: str
-    version: str
-    commit: str | None
-    dirty: bool | None
-    best_epoch: int
-    epochs: int
-    training_wall_s: float
-    peak_memory_mib: float
-
-
-@dataclass(frozen=True)
 class ModelSummary:
     """One model of a table, over its seeds.
 
     Attributes:
+        runs: Those on disk, of every seed and fold; folders inside the study are relative to it.
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON); medians over the runs that were timed.
         timed: Whether it was timed ``side by side`` with all models, ``earlier``, or by each ``own run`` alone.
@@ -61,7 +44,7 @@ class ModelSummary:
     kind: str
     description: str
     color: int
-    runs: list[RunEntry]
+    runs: list[LoadedRun]
     seeds: list[int]
     scores: dict[str, Any]
     parameters: int
@@ -315,8 +298,30 @@ def plain(value: Any) -> Any:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
         figures = {key: {**vars(estimate), "values": [*estimate.values]} for key, estimate in value.figures.items()}
         return {**rest, **figures}
-    if is_dataclass(value):
+    if isinstance(value, LoadedRun):
+        value = _run(value)
+    elif is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
         return {key: item if isinstance(item, _LEAVES) else plain(item) for key, item in value.items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _run(run: LoadedRun) -> dict[str, Any]:
+    """What it takes to find a run and to run it again."""
+    record, code, training = run.record, run.record.code, run.record.training
+    return {
+        "run_id": record.run_id,
+        "folder": run.folder.as_posix(),
+        "model": record.model.preset,
+        "seed": record.seed,
+        "config_hash": record.config_hash,
+        "created": record.created,
+        "version": code.version,
+        "commit": code.commit,
+        "dirty": code.dirty,
+        "best_epoch": training.best_epoch,
+        "epochs": training.epochs,
+        "training_wall_s": training.wall_s,
+        "peak_memory_mib": training.peak_memory_mib,
+    }

@@ -244,7 +244,7 @@ def early_exits(table: TableSummary, note: str) -> Table:
     """Costs and savings of every exit rule that was kept for a table's runs."""
     rows: list[Cells] = []
     for model in table.models:
-        seeds = {run.run_id: run.seed for run in model.runs}
+        seeds = {run.record.run_id: run.record.seed for run in model.runs}
         for record in model.exits:
             ways = [*record.fixed, *([record.chosen] if record.chosen else [])]
             sizes = {timed.batch_size: 1.0 for way in ways for timed in way.timed}
@@ -328,14 +328,15 @@ def runs_behind(table: TableSummary) -> Table:
     rows = [
         {
             "Model": model.label,
-            "Seed": str(run.seed),
-            "Run": run.run_id,
-            "Configuration": run.config_hash,
-            "Epoch kept": f"{run.best_epoch} of {run.epochs}" if run.epochs else NONE,
-            "Training": form.duration(run.training_wall_s),
-            "Recorded": form.moment(run.created),
+            "Seed": str(record.seed),
+            "Run": record.run_id,
+            "Configuration": record.config_hash,
+            "Epoch kept": f"{training.best_epoch} of {training.epochs}" if training.epochs else NONE,
+            "Training": form.duration(training.wall_s),
+            "Recorded": form.moment(record.created),
         }
         for model in table.models
         for run in model.runs
+        for record, training in [(run.record, run.record.training)]
     ]
     return Table("runs", f"Runs: {table.title}", rows)

@@ -304,7 +304,7 @@ def test_every_place_shows_what_holds_over_all_data(over_data: list[LoadedRun], 
     page = render_report(summary, over_data, title="x")
     assert "What the study asked, over all data" in page and gap in page
     assert plain(summary)["pooled"][0]["statement"] == found.statement
-    write_files(tmp_path, summary, draw(summary, over_data))
+    write_files(tmp_path, summary, draw(summary))
     with (tmp_path / "tables" / "pooled.csv").open(encoding="utf-8") as stream:
         assert [float(row["gap"]) for row in csv.DictReader(stream)] == [line.gap for line in summary.pooled]
 

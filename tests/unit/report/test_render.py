@@ -175,7 +175,7 @@ def test_each_task_fills_all_of_its_tables_and_the_page_has_every_cell(study: St
 
 def test_the_long_table_has_every_figure_of_every_seed_in_full(study: Study, tmp_path: Path) -> None:
     (table,) = study.summary.tables
-    write_files(tmp_path, study.summary, draw(study.summary, study.runs))
+    write_files(tmp_path, study.summary, draw(study.summary))
     found = {}
     for path in (tmp_path / "tables").iterdir():
         with path.open(encoding="utf-8", newline="") as stream:
@@ -295,7 +295,7 @@ def charts_in(folders: list[Path], lost: str = "", **asked: Any) -> list[Chart]:
     runs, _ = load_runs(folders)
     runs[0].record.metrics.pop(lost, None)
     (table,) = summarise(runs, **asked).tables
-    return charts_of(table, {run.record.run_id: run for run in runs}, "t0", reporting_of("classification"))
+    return charts_of(table, "t0", reporting_of("classification"))
 
 
 def kinds(charts: list[Chart]) -> list[str]:

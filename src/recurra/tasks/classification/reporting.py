@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from markupsafe import Markup
 from recurra.core import terminal as form
 from recurra.core.record import LabelRunRecord, LengthSummary, MetricsRecord, RunRecord, are_unequal
 from recurra.deployment.decision import read_decision
+from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing, tables
@@ -24,8 +25,7 @@ from recurra.tasks.classification.conclusions import (
     only_class,
     unseen_label,
 )
-from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
-from recurra.tasks.classification.lengths import length_chart
+from recurra.tasks.classification.exports import export_rows, exports_table, published_rows, published_table
 from recurra.tasks.classification.measures import (
     ACCURACY,
     F1,
@@ -38,7 +38,7 @@ from recurra.tasks.classification.measures import (
     label_figures,
     named_measure,
 )
-from recurra.tasks.drawing import Chart, Line, Point
+from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
@@ -52,113 +52,15 @@ from recurra.tasks.labelling.reporting import (
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, estimates
+from recurra.tasks.measures import Measure, Score, StudyLatency, estimates
 from recurra.tasks.questions import Limits, Questions, ordered_costs
-from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
-from recurra.tasks.tables import Cells, Table
-
-_EXPORTS = (
-    "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
-    "Exits: rows stop at the threshold calibrated on validation rows, after the recurrences shown. "
-    "The gap is to the run's own model, computed in FP32 on the same rows: mean ± half the 95 % interval over seeds. "
-    "It comes from the rows that only one of the two gets right. "
-    "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns. Memory is the peak "
-    "of a process that only opens the export and labels the same texts."
-)
+from recurra.tasks.tables import Table
 
 _EARLY_EXIT = (
     "Recorded by `recurra exits RUN --keep`: each head alone, the published schedule, and the chosen rule. Times are "
     "wall-clock, from tokens to logits in FP32; each batch is timed in turn with the full model."
 )
-
-
-def exports_table(table: LabellingTable) -> Table:
-    """The same weights, stored in each precision."""
-    batches = sorted({int(batch) for line in table.exports for batch in line.median_ms})
-    rows = [_export(line, batches) for line in table.exports]
-    note = f"On {table.headline_split}. {_EXPORTS}" if rows else ""
-    return Table("exports", "The same weights, stored in each precision", rows, note, page_only=False)
-
-
-def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
-    half = "" if line.gap_half is None else f" ± {line.gap_half * 100:.2f}"
-    published = [
-        f"{form.decimal(item.accuracy)}, {form.decimal(item.size_mib, 2)}, {form.significant(item.latency_ms)} "
-        f"({item.source}, {item.protocol})"
-        for item in line.published
-    ]
-    times = (line.median_ms, line.p90_ms, line.p99_ms)
-    return {
-        "Model": line.model,
-        "Stored as": line.stored_as,
-        "Computed in": f"{line.computed}{'; rows stop: ' + line.exits if line.exits else ''}",
-        "Seeds": str(len(line.seeds)),
-        "Weights, MiB": f"{line.weights_mib:.2f}",
-        "Folder, MiB": f"{line.folder_mib:.2f}",
-        "Accuracy": form.decimal(line.accuracy.mean),
-        "95 % interval": tables.interval(line.accuracy),
-        "Gap to FP32, points": f"{form.signed(line.gap * 100, 2)}{half}",
-        "Labels changed": f"{line.labels_changed:,} of {line.rows:,}",
-        "Right only in export : in FP32": f"{line.only_export:,} : {line.only_reference:,}",
-        **{
-            f"ms, batch {batch}": " / ".join(form.significant(ms[batch]) for ms in times if batch in ms) or form.NONE
-            for batch in map(str, batches)
-        },
-        "Memory, MiB": form.count(line.memory_mib),
-        "Published: accuracy, MiB, ms": "; ".join(published),
-        "Ours − published": "; ".join(
-            ACCURACY.gap(item.difference) for item in line.published if item.difference is not None
-        ),
-    }
-
-
-def published_table(table: LabellingTable) -> Table:
-    """The published figures below ours, model by model."""
-    rows: list[Cells] = []
-    classes: list[str] = []
-    details = (F1, PRECISION, RECALL)
-    for model in table.models:
-        lines = [line for line in table.published if line.model == model.label]
-        score = model.scores.get(table.headline_split)
-        if not lines or score is None:
-            continue
-        timing = model.latency[max(model.latency, key=int)] if model.latency else None
-        time_text = f"{form.significant(timing.median_ms)}, batch {timing.batch_size}" if timing else form.NONE
-        accuracy: Estimate = score.figures[ACCURACY.key]
-        rows.append(
-            {
-                "Model": model.label,
-                "Figures": f"ours, {table.headline_split}",
-                "Split protocol": table.protocol,
-                "Accuracy": f"{form.decimal(accuracy.mean)} ({form.interval(accuracy.low, accuracy.high)})",
-                **dict.fromkeys(("Ours − published", "In our 95 % interval", "What differs"), form.NONE),
-                **{measure.heading: form.decimal(score.figures[measure.key].mean) for measure in details},
-                "ms a text": time_text,
-            }
-        )
-        rows += [
-            {
-                "Model": model.label,
-                "Figures": f"published, {line.source}: {line.what}",
-                "Split protocol": line.protocol,
-                "Accuracy": form.decimal(line.accuracy),
-                "Ours − published": form.NONE if line.difference is None else ACCURACY.gap(line.difference),
-                "In our 95 % interval": form.yes_no(line.inside),
-                "What differs": line.differs or "nothing known",
-                **{measure.heading: form.decimal(getattr(line, measure.key)) for measure in details},
-                "ms a text": form.decimal(line.latency_ms),
-            }
-            for line in lines
-        ]
-        classes += ["ours", *("" for _ in lines)]
-    note = (
-        "The published figures are single runs; their milliseconds are from another machine. “pooled” means a random "
-        "split of the pooled rows, where phrases of one sentence lie on both sides."
-    )
-    if differences := list(dict.fromkeys(line.differs for line in table.published if line.differs)):
-        note += f" Where something differs ({'; '.join(differences)}), the two are not comparable."
-    return Table("published", "Beside the published figures", rows, note if rows else "", classes=classes)
 
 
 def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
@@ -275,6 +177,46 @@ LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
 INTERVALS = "Vertical lines are 95 % intervals: over seeds if there are several, otherwise over examples."
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
+
+
+# Of the texts, the shortest ones; the others are cut off.
+SHARE_DRAWN = 0.995
+
+
+def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart:
+    """Distributions of lengths in words over each other."""
+    end = max(_edge_of_share(lengths) for lengths in named.values())
+    lines = [
+        Line(name, color, _outline(lengths, end), "outline") for color, (name, lengths) in enumerate(named.items())
+    ]
+    ends, limits = (LEFT, RIGHT), (0.0, float(end))
+    x = drawing.linear_axis(limits, "words in a text", "{:.0f}".format, ends=ends, ticks=6, limits=limits)
+    shares = [point.y for line in lines for point in line.points]
+    y = drawing.linear_axis(shares, "% of texts, a word of length", limits=(0.0, None))
+    facts = "; ".join(
+        f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
+        f"longest {lengths.max}"
+        for name, lengths in named.items()
+    )
+    beyond = end <= max(lengths.max for lengths in named.values())
+    caption = f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}"
+    return drawing.line_chart("lengths", heading, lines, x, y, key=key, description=f"{facts}.", caption=caption)
+
+
+def _edge_of_share(lengths: LengthSummary) -> int:
+    """The first edge below which nearly all texts lie."""
+    below = np.cumsum(lengths.counts)
+    return lengths.edges[1 + int(np.searchsorted(below, SHARE_DRAWN * below[-1]))]
+
+
+def _outline(lengths: LengthSummary, end: int) -> list[Point]:
+    """Percent of texts a word: bins differ in width, so areas and not heights are shares."""
+    total, points = sum(lengths.counts), [Point(0.0, 0.0)]
+    for left, right, rows in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False):
+        if left < end:
+            share = 100.0 * rows / total / max(right - left, 1)
+            points += [Point(left, share), Point(min(right, end), share)]
+    return [*points, Point(points[-1].x, 0.0)]
 
 
 def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
@@ -473,16 +415,18 @@ class ClassificationReporting(LabellingReporting):
         ]
         return items or super().advise(table, limits)
 
-    def table(
-        self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
-    ) -> LabellingTable:
-        summary = super().table(common, table, questions, exports)
+    def exports(
+        self, table: TableRuns, records: Sequence[ExportRecord], latency: StudyLatency, questions: Questions
+    ) -> list[dict[str, Any]]:
+        return export_rows(table, records, latency, questions.published)
+
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
+        summary = super().table(common, table, questions)
         return replace(
             summary,
             form_accuracy=_form_accuracy(table),
             costs=_costs(questions, summary.label_names),
-            published=published_lines(table, common.models, questions.published),
-            exports=export_lines(table, exports, questions.published),
+            published=published_rows(table, common.models, questions.published),
         )
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
@@ -491,12 +435,12 @@ class ClassificationReporting(LabellingReporting):
             return facts
         return [*facts, ("Costs of mistakes", costs_in_words(table.label_names, table.costs))]
 
-    def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
+    def charts(self, table: LabellingTable, key: str) -> list[Chart]:
         charts = self.control_charts(table, key)
         histories = [
             (model.label, model.color, seeds)
             for model in table.models
-            if (seeds := [history for run in model.runs if (history := runs[run.run_id].record.training.history)])
+            if (seeds := [history for run in model.runs if (history := run.record.training.history)])
         ]
         if histories:
             charts += [
@@ -513,19 +457,19 @@ class ClassificationReporting(LabellingReporting):
             ]  # fmt: skip
         many = len(table.label_names) > LABELS_WITH_FIGURES
         models = [model for model in table.models if not many or model is shown_model(table)]
-        splits = runs[table.models[0].runs[0].run_id].record_of(RunRecord).data.splits
+        splits = table.models[0].runs[0].record_of(RunRecord).data.splits
         named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
         charts.append(length_chart("Lengths of the texts in words", named, f"{key}-lengths"))
         more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
         more.append(_accuracy_by_difficulty(table, f"{key}-splits"))
         return [*charts, *filter(None, more)]
 
-    def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
+    def charts_across(self, tables: Sequence[LabellingTable]) -> list[Chart]:
         """Across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
         groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
         by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
         for table in tables:
-            run = runs[table.models[0].runs[0].run_id]
+            run = table.models[0].runs[0]
             settings, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
             name = f"{table.data}, {table.protocol}"
             groups[name].setdefault(table.subset or "whole", train.words)

@@ -310,7 +310,7 @@ class LabellingReporting(Reporting):
             _pooled(members, self.measure_folds) if _folds(members[0]) else members[0] for members in trainings.values()
         ]
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
         records = [run.record_of(LabelRunRecord) for run in table.runs]
         data = records[0].data
         summary = LabellingTable(**vars(common), label_names=list(data.label_names), dropped=dict(data.dropped))

@@ -26,7 +26,7 @@ from recurra.tasks import drawing
 from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.measures import Measure, Score, estimates
-from recurra.tasks.reporting import Records, Reporting, beside_best
+from recurra.tasks.reporting import Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, early_exits, results, tests
 
@@ -366,7 +366,7 @@ class LanguageReporting(Reporting):
         sentences += [_leak(model, split) for model in table.models if model.leaks]
         return " ".join(sentences)
 
-    def charts(self, table: TableSummary, runs: Records, key: str) -> list[Chart]:
+    def charts(self, table: TableSummary, key: str) -> list[Chart]:
         charts = []
         trained = [
             (model.label, model.color, model.history)

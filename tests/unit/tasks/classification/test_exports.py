@@ -90,9 +90,9 @@ def test_sizes_are_those_of_the_files_and_times_those_of_the_exports(table: dict
 def test_table_13_stands_beside_the_export_of_its_precision(table: dict[str, Any]) -> None:
     for line, name in zip(table["exports"], ("13 fp32", "13 fp32", "13 fp16"), strict=True):
         (published,) = line["published"]
-        accuracy, *_ = PUBLISHED[name].figures[line["model"]]
+        accuracy, *_ = PUBLISHED[name]["figures"][line["model"]]
         assert accuracy is not None
-        assert (published["source"], published["accuracy"]) == (PUBLISHED[name].source, accuracy)
+        assert (published["source"], published["accuracy"]) == (PUBLISHED[name]["source"], accuracy)
         assert published["difference"] == pytest.approx(line["accuracy"]["mean"] - accuracy)
         assert published["size_mib"] == pytest.approx(line["weights_mib"], abs=0.01)
     # Training took place in bf16: the run table of bf16 has no published table of its own here.

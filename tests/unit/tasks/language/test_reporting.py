@@ -84,13 +84,13 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
 
 def test_drawings_are_whole_and_name_their_models() -> None:
     table = study().tables[0]
-    charts = REPORTING.charts(table, {}, "t")
+    charts = REPORTING.charts(table, "t")
     assert [chart.heading for chart in charts] == ["Objective by epoch", "Loss by loop on test"]
     for chart in charts:
         root = ElementTree.fromstring(str(chart.drawing))
         assert {item.text for item in root.iter("text")} >= {model.label for model in table.models}
     one = summarise(runs(language_record(epochs=1))).tables[0]
-    assert [chart.kind for chart in REPORTING.charts(one, {}, "t")] == ["by-loop"]
+    assert [chart.kind for chart in REPORTING.charts(one, "t")] == ["by-loop"]
 
 
 def test_documents_show_a_language_study_beside_the_others_and_read_it_once(
@@ -122,7 +122,7 @@ def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
         write_record(tmp_path / "runs" / one.run_id, one)
     finished, _ = load_runs(read_study(tmp_path))
     summary = summarise(finished)
-    files = named_figures(summary, draw(summary, finished))
+    files = named_figures(summary, draw(summary))
     assert len({chart.heading for chart in files.values()}) == 3 and len(files) == 6
 
 
@@ -135,7 +135,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     (table,) = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1))).tables
     kept = next(model for model in table.models if model.exits)
     assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
-    *_, taken = REPORTING.charts(table, {}, "t")
+    *_, taken = REPORTING.charts(table, "t")
     assert taken.heading == "Loops taken on test"
     root = ElementTree.fromstring(str(taken.drawing))
     (line,) = root.iter("polyline")
@@ -155,7 +155,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
 
 def test_without_a_rule_the_exits_are_listed_alone() -> None:
     (table,) = with_exits(language_record(), chosen=False).tables
-    assert "Loops taken on test" not in [chart.heading for chart in REPORTING.charts(table, {}, "t")]
+    assert "Loops taken on test" not in [chart.heading for chart in REPORTING.charts(table, "t")]
     rows = part_rows(LANGUAGE, table, "leaving")[1]
     assert [row[1] for row in rows] == ["nowhere", "after loop 1", "after loop 2"]
 
@@ -166,7 +166,7 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     write_record(folder, record)
     exits_record(record).write(folder / EXITS_NAME)
     (run,), failed = load_runs([folder])
-    assert run.beside == exits_record(record).write(folder / EXITS_NAME) and not failed
+    assert run.exits == exits_record(record).write(folder / EXITS_NAME) and not failed
     page = write_study_report(tmp_path, summarise([run]), [run], title="x").read_text(encoding="utf-8")
     assert "Leaving early" in page and "Loops taken on test" in page
     path = folder / EXITS_NAME
