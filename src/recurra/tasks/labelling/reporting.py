@@ -87,25 +87,6 @@ def telling_words(table: LabellingTable) -> Table:
     return Table("telling-words", "Words that point to a label", rows, note if rows else "", folded=True)
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A row that the recommended model gets wrong.
-
-    Attributes:
-        text: The text, cut.
-        said: The wrong label that the model gives.
-        right: Other models of the table that are right with most of their seeds; None if not all could be compared.
-        words: Words on which the wrong label depends, the strongest first; None for a text too long to explain.
-    """
-
-    text: str
-    label: str
-    said: str
-    probability: float
-    right: list[str] | None
-    words: list[str] | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabellingTable(TableSummary):
     """A table of models that label texts, with the labels and the rows that cleaning left out, by reason.
@@ -113,7 +94,7 @@ class LabellingTable(TableSummary):
     Attributes:
         splits: A mapping for each split, as the runs saw them.
         control: Preset of the tuned linear control; empty if it is not among them. The next two are of its first run.
-        mistakes: Filled if the data are a user's file that can still be read.
+        mistakes: Rows that the recommended model gets wrong, if the data are a user's file that can still be read.
         form_accuracy: Accuracy on the headline split of a classifier that sees only length, punctuation and case; None
             if the shortcut audit could not fit one.
         costs: Costs of mistakes, ``[true][predicted]``, if models are judged by them.
@@ -125,7 +106,7 @@ class LabellingTable(TableSummary):
     control: str = ""
     learning_curve: LearningCurveRecord | None = None
     telling_words: dict[str, list[str]] | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
+    mistakes: list[dict[str, Any]] = field(default_factory=list)
     form_accuracy: float | None = None
     costs: list[list[float]] | None = None
 
@@ -202,8 +183,12 @@ def shown_model(table: LabellingTable) -> ModelSummary | None:
 
 def shown_mistakes(
     table: LabellingTable, groups: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
-) -> list[Mistake]:
-    """The mistakes that the first run of the shown model recorded on the headline split, the surest first."""
+) -> list[dict[str, Any]]:
+    """The mistakes that the first run of the shown model recorded on the headline split, the surest first.
+
+    Other models of the table are ``right`` with most of their seeds; None if not all could be compared. ``words`` is
+    None for a text too long to explain.
+    """
     model, split = shown_model(table), table.headline_split
     if model is None:
         return []
@@ -220,14 +205,14 @@ def shown_mistakes(
             wanted = {mistake.id for mistake in mistakes}
             right = {label: _right_rows(runs, split, wanted) for label, runs in others.items()}
     return [
-        Mistake(
-            one_line(texts[mistake.id], LONGEST_TEXT),
-            ", ".join(mistake.labels) or "no label",
-            mistake.said,
-            mistake.probability,
-            None if right is None else [label for label, rows in right.items() if mistake.id in rows],
-            mistake.words,
-        )
+        {
+            "text": one_line(texts[mistake.id], LONGEST_TEXT),
+            "label": ", ".join(mistake.labels) or "no label",
+            "said": mistake.said,
+            "probability": mistake.probability,
+            "right": None if right is None else [label for label, rows in right.items() if mistake.id in rows],
+            "words": mistake.words,
+        }
         for mistake in mistakes
     ]
 
@@ -253,27 +238,26 @@ _SPOKE = (
 
 def mistakes_table(table: Any) -> Table:
     """The mistakes of a table that has them."""
-    mistakes: list[Mistake] = table.mistakes
-    model = shown_model(table)
+    model, mistakes = shown_model(table), table.mistakes
     if model is None or not mistakes:
         return Table("mistakes", "Surest mistakes", [])
     rows = [
         {
-            "Text": row.text,
-            "Labelled": row.label,
-            "Predicted": row.said,
-            "Words for the wrong label": NONE if row.words is None else ", ".join(row.words) or "no single word",
-            "How sure": f"{row.probability * 100:.1f} %",
-            "Models that are right": NONE if row.right is None else ", ".join(row.right) or "no model here",
+            "Text": row["text"],
+            "Labelled": row["label"],
+            "Predicted": row["said"],
+            "Words for the wrong label": NONE if row["words"] is None else ", ".join(row["words"]) or "no single word",
+            "How sure": f"{row['probability'] * 100:.1f} %",
+            "Models that are right": NONE if row["right"] is None else ", ".join(row["right"]) or "no model here",
         }
         for row in mistakes
     ]
     if not table.judged_by.paired_by_rows:
         note = _BY_LABEL
     else:
-        note = _BY_RANK if mistakes[0].right is None else _BY_MODEL
+        note = _BY_RANK if mistakes[0]["right"] is None else _BY_MODEL
     note += f" These are the mistakes of seed {model.seeds[0]}." if len(model.seeds) > 1 else ""
-    note += _SPOKE if any(row.words is not None for row in mistakes) else ""
+    note += _SPOKE if any(row["words"] is not None for row in mistakes) else ""
     return Table("mistakes", f"Surest mistakes: {model.label} on {table.headline_split}", rows, note)
 
 

@@ -62,14 +62,16 @@ def test_the_surest_mistakes_are_told_with_their_texts_and_who_is_right(tmp_path
     texts = {"test": {identity: f"text  of\n{identity} {'x' * 900}" for identity in own.ids}}
     fingerprint = read_record(folders[0]).data.fingerprint
     found = table(folders, texts=texts, fingerprint=fingerprint).mistakes
-    assert found and [row.probability for row in found] == sorted((row.probability for row in found), reverse=True)
+    assert found and [row["probability"] for row in found] == sorted(
+        (row["probability"] for row in found), reverse=True
+    )
     wrong = {f"text of {identity} ": row for row, identity in enumerate(own.ids) if not own.correct[row]}
     odds = np.exp(own.logits - own.logits.max(axis=1, keepdims=True))
     surest = max(float(odds[row].max() / odds[row].sum()) for row in wrong.values())
-    assert found[0].probability == pytest.approx(surest, rel=1e-5)
+    assert found[0]["probability"] == pytest.approx(surest, rel=1e-5)
     for mistake in found:
-        (row,) = (row for start, row in wrong.items() if mistake.text.startswith(start))
-        assert len(mistake.text) < 400 and mistake.right == (["linear"] if other.correct[row] else [])
+        (row,) = (row for start, row in wrong.items() if mistake["text"].startswith(start))
+        assert len(mistake["text"]) < 400 and mistake["right"] == (["linear"] if other.correct[row] else [])
     # Other data, or none: nothing is shown.
     assert table(folders, texts=texts, fingerprint="other").mistakes == table(folders).mistakes == []
     assert table(folders, texts={"test": {"x": "y"}}, fingerprint=fingerprint).mistakes == []

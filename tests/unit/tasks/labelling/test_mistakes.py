@@ -146,7 +146,7 @@ def test_who_is_right_is_known_where_every_other_model_was_asked(tmp_path: Path)
     labelled = [mistake.model_copy(update={"labels": labels}) for mistake, labels in pairs]
     write_record(best[0], record.model_copy(update={"mistakes": labelled}))
     (table,) = summarise_folders(best[:1], questions=questions).tables
-    assert {row.label for row in table.mistakes} == {"no label", "a, b"}
+    assert {row["label"] for row in table.mistakes} == {"no label", "a, b"}
 
 
 @pytest.mark.parametrize("several", [False, True])
