@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -203,6 +204,12 @@ class Measure:
     def number(self, difference: float) -> str:
         """A difference without sign or unit."""
         return f"{difference * self.scale:.{self.gap_digits}f}"
+
+
+def in_points(key: str, heading: str, **more: Any) -> Measure:
+    """A share, more of which is better, that records have under the key of the measure; differences are in points."""
+    read = attrgetter(key)
+    return Measure(key, heading, "points", True, read, limits=(0.0, 1.0), scale=100.0, gap_digits=1, **more)
 
 
 def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:

@@ -17,7 +17,7 @@ from recurra.core.record import MetricsRecord
 from recurra.evaluation.metrics import log_softmax, rank_labels
 from recurra.evaluation.significance import ClassScore
 from recurra.tasks.labelling.reporting import LabellingTable, bootstrap_interval
-from recurra.tasks.measures import Measure, WeightedScore
+from recurra.tasks.measures import Measure, WeightedScore, in_points
 from recurra.tasks.questions import COST
 
 F1_OF = "f1"
@@ -116,25 +116,11 @@ def _of_matrix(score: CellScore) -> dict[str, Any]:
     }
 
 
-ACCURACY = Measure(
-    "accuracy",
-    "Accuracy",
-    "points",
-    higher_is_better=True,
-    read=attrgetter("accuracy"),
-    over_rows=attrgetter("accuracy_interval"),
-    paired_by_rows=True,
-    better="more accurate",
-    limits=(0.0, 1.0),
-    scale=100.0,
-    gap_digits=1,
+ACCURACY = in_points(
+    "accuracy", "Accuracy", over_rows=attrgetter("accuracy_interval"), paired_by_rows=True, better="more accurate"
 )
-F1 = Measure(
-    "f1", "F1", "points", True, attrgetter("f1"), over_rows=_of_matrix(by_class(usual_f1))["over_rows"],
-    limits=(0.0, 1.0), scale=100.0, gap_digits=1,
-)  # fmt: skip
-PRECISION = Measure("precision", "Precision", "points", True, attrgetter("precision"), limits=(0.0, 1.0), scale=100.0)
-RECALL = Measure("recall", "Recall", "points", True, attrgetter("recall"), limits=(0.0, 1.0), scale=100.0)
+F1 = in_points("f1", "F1", over_rows=_of_matrix(by_class(usual_f1))["over_rows"])
+PRECISION, RECALL = in_points("precision", "Precision"), in_points("recall", "Recall")
 
 
 def _mean_recurrences(metrics: MetricsRecord) -> float | None:

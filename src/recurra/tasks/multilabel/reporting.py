@@ -27,7 +27,7 @@ from recurra.tasks.labelling.reporting import (
     mistakes_table,
     telling_words,
 )
-from recurra.tasks.measures import Measure, Score, estimates
+from recurra.tasks.measures import Measure, Score, estimates, in_points
 from recurra.tasks.reporting import beside_best, best_model
 from recurra.tasks.summary import TableSummary
 from recurra.tasks.tables import Table, audits, contrasts, results, tests
@@ -138,14 +138,9 @@ def bootstrap_micro_f1(right: Integers, total: Integers) -> tuple[float, float]:
     return bootstrap_interval(micro_f1, counts)
 
 
-def _measure(key: str, heading: str, **more: Any) -> Measure:
-    read = attrgetter(key)
-    return Measure(key, heading, "points", True, read, limits=(0.0, 1.0), scale=100.0, gap_digits=1, **more)
-
-
-MICRO_F1 = _measure("micro_f1", "Micro F1", over_rows=attrgetter("micro_f1_interval"))
-MACRO_F1 = _measure("macro_f1", "Macro F1")
-SUBSET_ACCURACY = _measure("subset_accuracy", "All labels right")
+MICRO_F1 = in_points("micro_f1", "Micro F1", over_rows=attrgetter("micro_f1_interval"))
+MACRO_F1 = in_points("macro_f1", "Macro F1")
+SUBSET_ACCURACY = in_points("subset_accuracy", "All labels right")
 HAMMING_LOSS = Measure("hamming_loss", "Hamming loss", "", False, attrgetter("hamming_loss"))
 FIGURES = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY, HAMMING_LOSS, LOSS, CALIBRATION, UNCALIBRATED)
 _NOTE = (
