@@ -68,7 +68,7 @@ def _of_csv(text: str) -> dict[str, dict[str, str]]:
     ]
     if delimiter != ",":
         # Such files write decimals with a comma.
-        rows = [rows[0], *([name, *(cost.replace(",", ".") for cost in costs)] for name, *costs in rows[1:])]
+        rows[1:] = [[name, *(cost.replace(",", ".") for cost in costs)] for name, *costs in rows[1:]]
     header = rows[0][1:] if rows else []
     for row in rows[1:]:
         if len(row) != len(header) + 1:

@@ -246,6 +246,7 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
     ("costs", "message"),
     [
         ("a,b", "have 0 true labels"),
+        (";;", "have 0 true labels"),
         (",a,b\na,0,1\nb,2", "the row of 'b' has 1 costs for 2 labels"),
         (",a,b\na,0,1\na,1,0", "a label is given twice"),
         (",a,b\na,0,1\nc,1,0", "both must be the same"),
