@@ -268,7 +268,7 @@ def _probabilities(cells: Sequence[Any], names: Sequence[str], where: str) -> np
         cells = [by_name[name] for name in names]
     try:
         values = [float(cell) for cell in cells]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = [math.nan]
     total = sum(values)
     if not all(0 <= value <= 1 + TOLERANCE for value in values) or abs(total - 1) > TOLERANCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ OPTIONS = {
     "no key": ("--predictions gpt=keyless.csv", "neither the column 'id' nor 'text'"),
     "no answer": ("--predictions gpt=mute.csv", "no column 'label', and no column probability_NAME"),
     "sum": ("--predictions gpt=sum.csv", "line 2 has probabilities that sum to 1.1"),
+    "too large": ("--predictions gpt=large.jsonl", "line 1 has probabilities that sum to nan"),
     "several labels": ("--predictions gpt=mute.csv --label-separator ;", "have one label a text"),
 }
 
@@ -179,6 +181,8 @@ def test_bad_options_are_one_line_before_anything_is_trained(
     frame[["label"]].to_csv("keyless.csv", index=False)
     frame[["id"]].to_csv("mute.csv", index=False)
     frame[["id"]].assign(probability_negative=0.5, probability_positive=0.6).to_csv("sum.csv", index=False)
+    large = {"id": "r0", "probability_negative": 10**400, "probability_positive": 0}
+    Path("large.jsonl").write_text(json.dumps(large), encoding="utf-8")
     given, message = OPTIONS[options]
     command = ["compare", "reviews.csv", "--models", "linear", "--output", "out", "--quiet", *given.split()]
     assert message in refused(*command)
