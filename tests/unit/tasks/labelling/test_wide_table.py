@@ -19,6 +19,7 @@ from recurra.deployment.export.manifest import ExportOptions
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.tasks.labelling import teacher, training
 from reviews import Command, Row, review_rows, write_csv
+from tiny_encoder import write_tiny_encoder
 
 ROWS = review_rows(80)
 OTHERS = ["质量 还不错", "очень хорошая книга", "unbelievable wonders"]
@@ -86,3 +87,20 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     own, theirs = (read_tokenizer(run / "model") for run in (second, first))
     assert own.get_vocab() != theirs.get_vocab() and record.teacher is not None and record.teacher.compares_states
     assert asked == [theirs(text, truncation=True, max_length=32)["input_ids"] for text in texts]
+
+
+def test_compare_names_e5_for_texts_of_a_language_that_the_encoder_was_not_made_for(
+    tmp_path: Path, command: Command
+) -> None:
+    encoder = write_tiny_encoder(tmp_path / "tiny", [text for text, _ in ROWS])
+    model = tmp_path / "words.yaml"
+    model.write_text(f"preset: words-and-encoder\nencoder: {encoder}\n", encoding="utf-8")
+    letters = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстуввхыз")
+    said = {}
+    for name, rows in {"english": ROWS, "russian": [(text.translate(letters), label) for text, label in ROWS]}.items():
+        words = ["compare", write_csv(tmp_path / f"{name}.csv", rows), "--models", model, "--output", tmp_path / name]
+        once = ["--folds", 1, "--workers", 1, "--no-estimate", "--no-latency", "--no-final"]
+        lines = command(*words, *once, "--cache-dir", tmp_path / "cache").err.splitlines()
+        said[name] = [line for line in lines if "was not made for this language" in line]
+    assert said["english"] == [] and len(said["russian"]) == 1
+    assert "for other languages: --from e5 (pip install 'recurra[languages]')" in said["russian"][0]
