@@ -35,7 +35,7 @@ from recurra.models.modeling import RecurraModel
 from recurra.models.presets import count_parameters, forward_flops
 from recurra.models.quiet import quieten_libraries
 from recurra.models.rows import PackedRows
-from recurra.training.general_distillation import TASK_NAME, GeneralDistillation
+from recurra.training.general_distillation import LOSS, TASK_NAME, GeneralDistillation
 
 # Keys that apply where layers are shared, and not to a stack.
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
@@ -193,6 +193,7 @@ class AdaptationOptions:
         apart: Files and named corpora with texts that models are reported on; they are not taught on.
         minutes: Minutes of teaching, over all restarts; or give ``tokens``.
         int8: Whether matrices are stored as whole numbers, in a quarter of the size.
+        loss: Terms of the loss of teaching, some of `recurra.training.general_distillation.TERMS`.
     """
 
     plan: str = AUTO
@@ -212,6 +213,7 @@ class AdaptationOptions:
     tokens: int | None = None
     data_root: Path | None = None
     int8: bool = False
+    loss: Sequence[str] = LOSS
 
 
 @dataclass(frozen=True)
@@ -408,6 +410,7 @@ def _teach(
         Passages(lessons, seed=0),
         budget,
         in_tokens=options.tokens is not None,
+        loss=options.loss,
     )
     texts = [lesson.plain() for lesson in lessons]
     task = {
@@ -417,6 +420,7 @@ def _teach(
         "keys": dict(options.changes or {}),
         "minutes": options.minutes,
         "tokens": options.tokens,
+        "loss": options.loss,
         # By what is learned: a file's passages depend on what they are kept apart from, its column and its encoding.
         "texts": [
             f"{lesson.name}, {len(lesson):,} passages, {hashlib.sha256(lesson.input_ids.tobytes()).hexdigest()[:16]}"
@@ -429,6 +433,7 @@ def _teach(
     return {
         "texts": texts,
         "apart": [short_name(name) for name in options.apart],
+        "loss": options.loss,
         "tokens": teaching.tokens,
         "minutes": round(teaching.seconds / 60, 2),
         "history": teaching.history,

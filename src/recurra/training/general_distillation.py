@@ -4,9 +4,10 @@
 
 where d is the mean squared error over real tokens, divided by the variance of the teacher's states at that layer.
 TinyBERT (Jiao et al. 2020, section 3.2) calls this step general distillation. The last term uses the cosine by which
-sentences are compared (Reimers and Gurevych 2019). Both encoders run without dropout, so only the order of batches is
-random, and it depends on the seed alone: a killed training resumes from its checkpoint bit for bit. With a budget of
-minutes the learning rate follows the clock; weights, optimiser and position are still restored bit for bit.
+sentences are compared (Reimers and Gurevych 2019). A training may add up other `TERMS`, such as MiniLM's own
+(`relation_divergence`). Both encoders run without dropout, so only the order of batches is random, and it depends on
+the seed alone: a killed training resumes from its checkpoint bit for bit. With a budget of minutes the learning rate
+follows the clock; weights, optimiser and position are still restored bit for bit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from safetensors.torch import load_model
 from torch import Tensor
 from torch.nn import functional
 
-from recurra.core.errors import CheckpointError, ConfigurationError, RunError
+from recurra.core.errors import CheckpointError, ConfigurationError, RunError, unknown
 from recurra.core.files import locked_folder, read_json, storage_errors, write_json
 from recurra.core.progress import Reporter
 from recurra.data.batching import pad_rows
@@ -35,6 +36,7 @@ from recurra.models.adaptation.source import ADAPTATION_NAME
 from recurra.models.folder import WEIGHTS_NAME
 from recurra.models.heads import mean
 from recurra.models.inference import autocast, has_bf16
+from recurra.models.layers import SelfAttention
 from recurra.models.modeling import RecurraModel
 from recurra.training.checkpoint import (
     OPTIMIZER_NAME,
@@ -51,13 +53,19 @@ WARM_UP = 0.03
 LAYER_WEIGHT = 0.5
 WEIGHT_DECAY = 0.01
 CHECKPOINT_S = 240.0
+STATES, COSINE, RELATIONS = TERMS = "states", "cosine", "relations"
+LOSS = STATES, COSINE
 TASK_NAME = "teaching.json"
 _STATE_NAME = "state.json"
 _STATE = ("round", "batch", "steps", "tokens", "seconds", "history")
 
 
 class GeneralDistillation:
-    """One training of a student; ``matched`` is the teacher's layer that each of its layer applications learns."""
+    """One training of a student; ``matched`` is the teacher's layer that each of its layer applications learns.
+
+    ``loss`` names the terms of the loss, some of `TERMS`. A step of a student with exits stops after a drawn one, or
+    after the last recurrence, and its last states there learn the teacher's (`ProtocolConfig.sampled_recurrences`).
+    """
 
     def __init__(
         self,
@@ -68,7 +76,12 @@ class GeneralDistillation:
         budget: float,
         *,
         in_tokens: bool,
+        loss: Sequence[str] = LOSS,
     ) -> None:
+        for term in loss:
+            if term not in TERMS:
+                raise ConfigurationError(unknown("term of the loss", term, TERMS))
+        self._loss = loss
         self.student, self._teacher, self._matched = student.eval(), teacher.eval(), matched
         self._passages, self._budget, self._in_tokens = passages, budget, in_tokens
         self._device = next(student.parameters()).device
@@ -142,7 +155,9 @@ class GeneralDistillation:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         ids, mask = self._batch_of(rows)
-        loss, _, _ = self._compare(ids, mask)
+        config = self.student.config
+        stops = [*config.exits, config.num_recurrences]
+        loss, _, _ = self._compare(ids, mask, int(np.random.default_rng(self.steps).choice(stops)))
         if not torch.isfinite(loss):
             raise RunError(f"the loss is not a number after {self.steps:,} steps; the last checkpoint is untouched")
         loss.backward()
@@ -152,25 +167,39 @@ class GeneralDistillation:
         self.steps += 1
         self.tokens += int(mask.sum())
 
-    def _compare(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _compare(self, ids: Tensor, mask: Tensor, exit_after: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Loss of a batch, and the mean final state of each row, the student's and the teacher's."""
         with torch.no_grad():
-            teacher_states = self._states(self._teacher, ids, mask)
-        states = self._states(self.student, ids, mask)
+            teacher_states, teacher_projected = self._states(self._teacher, ids, mask)
+        states, projected = self._states(self.student, ids, mask, exit_after)
         # The states before the first layer are compared, and those after each matched layer.
-        distances = [
+        layers = (0, *self._matched[: len(states) - 2], self._matched[-1])
+        *earlier, final = (
             _distance(states_after, teacher_states[layer], mask) / self._variances[layer]
-            for states_after, layer in zip(states, (0, *self._matched), strict=True)
-        ]
+            for states_after, layer in zip(states, layers, strict=True)
+        )
         student_means, teacher_means = mean(states[-1], mask), mean(teacher_states[-1], mask)
-        cosine = 1 - functional.cosine_similarity(student_means, teacher_means).mean()
-        *earlier, final = distances
-        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + cosine, student_means, teacher_means
+        terms = {
+            STATES: final + LAYER_WEIGHT * torch.stack(earlier).mean(),
+            COSINE: 1 - functional.cosine_similarity(student_means, teacher_means).mean(),
+        }
+        if RELATIONS in self._loss:
+            heads = self.student.config.num_attention_heads
+            terms[RELATIONS] = relation_divergence(projected, teacher_projected, mask, heads)
+        return torch.stack([terms[term] for term in self._loss]).sum(), student_means, teacher_means
 
-    def _states(self, model: RecurraModel, ids: Tensor, mask: Tensor) -> list[Tensor]:
-        with autocast(self._precision, self._device):
-            output = model(ids, mask, output_hidden_states=True, return_dict=True)
-        return [states.float() for states in output.hidden_states]
+    def _states(
+        self, model: RecurraModel, ids: Tensor, mask: Tensor, exit_after: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """States before the first and after each layer, and the last layer's queries, keys and values."""
+        projected: list[Tensor] = []
+        with contextlib.ExitStack() as hooks, autocast(self._precision, self._device):
+            for module in model.modules():
+                if isinstance(module, SelfAttention):
+                    hook = module.qkv_proj.register_forward_hook(lambda *call: projected.append(call[-1]))
+                    hooks.enter_context(hook)
+            output = model(ids, mask, exit_after=exit_after, output_hidden_states=True, return_dict=True)
+        return [states.float() for states in output.hidden_states], projected[-1]
 
     def _batch_of(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Padded rows and their mask."""
@@ -183,7 +212,7 @@ class GeneralDistillation:
         sums: list[Tensor] = []
         for ids, mask in self._held_out:
             real = mask.bool()
-            layers = [states[real].double() for states in self._states(self._teacher, ids, mask)]
+            layers = [states[real].double() for states in self._states(self._teacher, ids, mask)[0]]
             moments = [
                 torch.stack([torch.full_like(rows[0], len(rows)), rows.sum(0), rows.square().sum(0)]) for rows in layers
             ]
@@ -220,7 +249,8 @@ class GeneralDistillation:
             stored = read_json(path)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"'{path}' is damaged ({error}); delete '{folder}' and start again") from error
-        stored = stored if isinstance(stored, dict) else {}
+        # Earlier versions had one loss.
+        stored = {"loss": list(LOSS), **stored} if isinstance(stored, dict) else {}
         for key, value in json.loads(json.dumps(task)).items():
             if stored.get(key) != value:
                 other = f"another '{key}' ({stored.get(key)} instead of {value})"
@@ -258,6 +288,24 @@ def _distance(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> T
     """Mean squared error over real tokens."""
     squares = (student_states - teacher_states).square().mean(dim=-1)
     return (squares * mask).sum() / mask.sum()
+
+
+def relation_divergence(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
+    """The loss of MiniLMv2 (Wang et al. 2021, section 3.1), for relation heads that are the encoder's own.
+
+    Queries attend to queries, keys to keys and values to values. The divergence of the student's attention from the
+    teacher's is a mean over heads and real tokens, and a sum over the three. ``student`` and ``teacher`` are those
+    three side by side, ``(batch, tokens, 3 hidden)``.
+    """
+
+    def attention(projected: Tensor) -> Tensor:
+        parts = projected.float().unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = parts @ parts.mT / parts.shape[-1] ** 0.5
+        # Not infinite, because the difference of two infinities is not a number.
+        return scores.masked_fill(mask[:, None, None] == 0, -1e4).log_softmax(dim=-1)
+
+    divergences = functional.kl_div(attention(student), attention(teacher), reduction="none", log_target=True)
+    return (divergences.sum(dim=-1) * mask[:, None]).sum() / (heads * mask.sum())
 
 
 @contextlib.contextmanager

@@ -241,7 +241,13 @@ def test_another_plan_budget_or_text_does_not_go_on(
     asked: dict[str, Any] = {"teach": [str(root / "reviews.csv")], "apart": [one]}
     with pytest.raises(KeyboardInterrupt):
         taught(**asked)
-    for key, changed in (("plan", {"plan": "0 1"}), ("tokens", {"tokens": 7000}), ("texts", {"apart": [other]})):
+    others: dict[str, dict[str, Any]] = {
+        "plan": {"plan": "0 1"},
+        "tokens": {"tokens": 7000},
+        "texts": {"apart": [other]},
+        "loss": {"loss": ["relations"]},
+    }
+    for key, changed in others.items():
         with pytest.raises(ConfigurationError, match=f"another '{key}'"):
             taught(**{**asked, **changed})
 
