@@ -1,9 +1,11 @@
 """What small encoders keep of the one that they were made of: ``python -m benchmarks.encoders FOLDER ...``.
 
-Each is asked three things, and the encoder that it came from too: how much of that encoder's function it keeps on test
+Each is asked four things, and the encoder that it came from too: how much of that encoder's function it keeps on test
 texts (the mean cosine of centred mean states), what a logistic regression on its mean states gets right after 64 and
-1,000 labelled rows (five draws of 64, one of 1,000), and with ``--fine-tune 0 1 2`` what it gets right when it is
-fine-tuned on as many, the mean over the seeds, on all test texts. Corpora are those of the study ``ladder``.
+1,000 labelled rows (five draws of 64, one of 1,000), what its int8 export takes (MiB with the tokenizer; milliseconds
+for one text on one thread, in turns with the whole encoder), and with ``--fine-tune 0 1 2`` what it gets right when it
+is fine-tuned on as many rows, the mean over the seeds, on all test texts. ``--all-rows 0`` fine-tunes it on all rows of
+SST-2 too. Corpora are those of the study ``ladder``.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.evaluation.encoder_states import mean_states
+from recurra.deployment.classifier import Classifier
+from recurra.evaluation.encoder_states import cached_states
+from recurra.evaluation.latency import measure_side_by_side
 from recurra.models.adaptation.source import find_encoder
 
 CORPORA = ("sst2", "yelp_sentences", "product_reviews")
 TEST_ROWS = 1000
 PROTOCOLS = {64: "finetune-few", 1000: "finetune-small"}
 _DRAWS = {64: 5, 1000: 1}
+WITH_ALL_ROWS = "sst2"
+TIMED_TEXTS = 200
 
 States = npt.NDArray[np.float32]
 
@@ -60,24 +66,58 @@ def frozen_accuracy(
     return float(np.mean(scores))
 
 
-def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path, seed: int) -> float:
-    """Test accuracy of one training by the protocol for so many rows."""
+def _run(*words: object) -> None:
+    # What a command prints is not a result of this one.
+    with contextlib.redirect_stdout(sys.stderr):
+        if recurra([*map(str, words), "--quiet"]) != 0:
+            raise SystemExit(1)
+
+
+def fine_tuned_accuracy(encoder: str, corpus: str, rows: int | None, data_root: Path, seed: int) -> float:
+    """Test accuracy of one training by the protocol for so many rows, or for all."""
+    asked = ["--protocol", "finetune-large"]
+    if rows is not None:
+        asked = ["--protocol", PROTOCOLS[rows], f"data.rows_per_label={rows // 2}"]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
-        arguments += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
-        arguments += ["--seed", str(seed)]
-        # What a training prints is not a result of this command.
-        with contextlib.redirect_stdout(sys.stderr):
-            if recurra(["train", *arguments, "--precision", "bf16"]) != 0:
-                raise SystemExit(1)
+        given = ["--model", encoder, "--data", corpus, "--data-root", data_root, "--output", f"{folder}/run"]
+        _run("train", *given, *asked, "--seed", seed, "--threads", 1, "--precision", "bf16")
         return float(read_record(Path(folder) / "run").metrics["test"].accuracy)
 
 
+def deployed(names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What the int8 export of each takes, with a head that learned next to nothing."""
+    classifiers, mib = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(names):
+            run, export = Path(folder) / f"run-{number}", Path(folder) / f"export-{number}"
+            given = ["--model", name, "--data", "demo", "--output", run, "--threads", 1, "--no-latency"]
+            _run("train", *given, "data.rows_per_label=8", "max_epochs=1")
+            _run("export", run, "--format", "onnx", "--precision", "int8", "--output", export)
+            classifiers[name] = Classifier.from_export(export, threads=1)
+            mib[name] = sum(path.stat().st_size for path in export.iterdir()) / 2**20
+        texts = load_dataset(DataConfig(name="demo")).splits["test"].texts[:TIMED_TEXTS]
+        calls = {name: classifier.predict for name, classifier in classifiers.items()}
+        latency = measure_side_by_side(calls, [[text] for text in texts], threads=1, precision="int8", scope="text")
+    whole = latency[names[0]].median_ms
+    return {
+        name: {"mib": mib[name], "ms": record.median_ms, "times_as_fast": whole / record.median_ms}
+        for name, record in latency.items()
+    }
+
+
 def judge(
-    names: Sequence[str], of: str, data_root: Path, *, seeds: Sequence[int], reporter: Reporter
+    names: Sequence[str],
+    of: str,
+    data_root: Path,
+    *,
+    seeds: Sequence[int] = (),
+    all_rows_seeds: Sequence[int] = (),
+    reporter: Reporter,
 ) -> list[dict[str, Any]]:
     """One row per corpus and encoder, fine-tuned with each seed, and one for the encoder that they were made of."""
     results = []
+    all_names = list(dict.fromkeys([of, *names]))
+    costs = deployed(all_names)
     for corpus in CORPORA:
         splits = load_dataset(DataConfig(name=corpus), data_root).splits
         train, test = splits["train"], splits["test"]
@@ -86,13 +126,14 @@ def judge(
         pool = np.concatenate([order[labels == label][: max(PROTOCOLS) // 2] for label in (0, 1)])
         test_rows = np.random.default_rng(1).permutation(len(test))[:TEST_ROWS]
         whole: States | None = None
-        for name in dict.fromkeys([of, *names]):
+        for name in all_names:
             source = find_encoder(name)
-            states = mean_states(source, [test.texts[row] for row in test_rows], reporter)
-            train_states = mean_states(source, [train.texts[row] for row in pool], reporter)
+            states, train_states = (
+                cached_states(source, [split.texts[row] for row in rows], reporter, data=corpus, precision="fp32")
+                for split, rows in ((test, test_rows), (train, pool))
+            )
             whole = states if whole is None else whole
-            result: dict[str, Any] = {"corpus": corpus, "encoder": name, "kept": kept(states, whole)}
-            result["mib"] = sum(path.stat().st_size for path in source.folder.iterdir() if path.is_file()) / 2**20
+            result: dict[str, Any] = {"corpus": corpus, "encoder": name, "kept": kept(states, whole), **costs[name]}
             for rows in PROTOCOLS:
                 result[f"frozen_{rows}"] = frozen_accuracy(
                     train_states, train.labels[pool], states, test.labels[test_rows], rows
@@ -100,6 +141,10 @@ def judge(
                 if seeds and name in names:
                     tuned = [fine_tuned_accuracy(name, corpus, rows, data_root, seed) for seed in seeds]
                     result[f"fine_tuned_{rows}"], result["seeds"] = float(np.mean(tuned)), list(seeds)
+            if all_rows_seeds and corpus == WITH_ALL_ROWS and name in names:
+                result["fine_tuned_all"] = [
+                    fine_tuned_accuracy(name, corpus, None, data_root, seed) for seed in all_rows_seeds
+                ]
             sys.stdout.write(json.dumps({key: _short(value) for key, value in result.items()}) + "\n")
             sys.stdout.flush()
             results.append(result)
@@ -120,10 +165,16 @@ def main() -> int:
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--fine-tune", type=int, nargs="+", default=[], metavar="SEED", help="once with each seed")
+    parser.add_argument("--all-rows", type=int, nargs="+", default=[], metavar="SEED", help="the same on all of SST-2")
     options = parser.parse_args()
     try:
         results = judge(
-            options.encoders, options.of, options.data_root, seeds=options.fine_tune, reporter=Reporter(quiet=True)
+            options.encoders,
+            options.of,
+            options.data_root,
+            seeds=options.fine_tune,
+            all_rows_seeds=options.all_rows,
+            reporter=Reporter(quiet=True),
         )
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
