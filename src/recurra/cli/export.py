@@ -87,4 +87,5 @@ def export(
     }
     table = Table("export", f"checked on {check.source}; {check.computation.describe()}", [row])
     notes = [part.describe() for part in (manifest.vocabulary, manifest.exits) if part is not None]
+    notes += filter(None, [manifest.describe_size()])
     present(CommandResult({"output": str(output), **manifest.plain()}, [table, notes]), as_json=as_json)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import math
 import shutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ class ExportFormat(ABC):
     needs_torch: ClassVar[bool]
     # Linear models, alone or beside an encoder.
     takes_linear: ClassVar[bool] = True
+    # A larger folder is written, and a note says so.
+    most_mib: ClassVar[float] = math.inf
     packages: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str] = ""
 
@@ -174,6 +177,7 @@ class WebFormat(OnnxFormat):
 
     name = "web"
     takes_linear = False
+    most_mib = 25
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
         super().write(engine, record, precision, folder)

@@ -265,6 +265,14 @@ class ExportManifest(StoredModel, Sealed):
         """Total bytes of all listed files."""
         return sum(entry.size_bytes for entry in self.files.values())
 
+    def describe_size(self) -> str:
+        """One line on a folder that is larger than its format should be, and what helps; empty for others."""
+        most, size = find_format(self.format).most_mib, self.size_bytes / 2**20
+        if size <= most:
+            return ""
+        smaller = "" if self.precision == "int8" else "--precision int8 makes it smaller, and "
+        return f"size: the page has {size:.2f} MiB, more than {most}; {smaller}recurra-small in int8 stays below"
+
     @property
     def weights_bytes(self) -> int:
         """Total bytes of the files with weights."""

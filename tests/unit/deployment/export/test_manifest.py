@@ -17,7 +17,7 @@ from exported import export_record
 from factories import RunFactory
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record import CodeRecord
-from recurra.core.sealed import describe_file
+from recurra.core.sealed import FileEntry, describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import compute_precision
 from recurra.deployment.export.formats import find_format, find_precision
@@ -72,6 +72,20 @@ def test_what_was_written_is_read_and_only_with_the_record_that_was_copied(folde
     shutil.copyfile(other / "record.json", folder / "run-record.json")
     with pytest.raises(CheckpointError, match=r"run-record\.json'"):
         read_source_record(folder)
+
+
+def test_a_page_of_more_than_25_mib_says_so(made: Path) -> None:
+    def said(form: str, precision: str, over: int) -> str:
+        sizes = {"model.onnx": 25 * 2**20 - 1000, "ort.mjs": 1000 + over}
+        files = {name: FileEntry(size_bytes=size, sha256="0" * 64) for name, size in sizes.items()}
+        return manifest(made, format=form, precision=precision, files=files).describe_size()
+
+    assert said("web", "fp32", 0) == said("web", "int8", 0) == said("onnx", "fp32", 2**30) == ""
+    assert said("web", "int8", 1) == "size: the page has 25.00 MiB, more than 25; recurra-small in int8 stays below"
+    assert said("web", "fp32", 2**20) == (
+        "size: the page has 26.00 MiB, more than 25; --precision int8 makes it smaller, and recurra-small in int8 "
+        "stays below"
+    )
 
 
 @given(data=st.data())
