@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
+import platform
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,15 +15,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.browser import served
+from benchmarks.browser import ARGUMENTS, find_browser, served
 from tokenizers import Tokenizer
 
 from recurra import Classifier
+from recurra.cli.main import main
 from recurra.data.cleaning import CAREFUL, browser_steps, clean_text
 from recurra.data.encoding import encode_windows
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
-from reviews import review_rows, train_tiny
+from reviews import Command, review_rows, train_tiny
 
 # What two languages may read in two ways: white space, case, words, tags, accents, special tokens.
 AWKWARD = [
@@ -86,26 +88,60 @@ def opened_page(browser: Any, folder: Path) -> Iterator[Any]:
 def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
     texts = [text for text, _ in review_rows(1000, seed=9)] + AWKWARD
     classifier = Classifier.from_export(folder)
+    for early in (False, True):
+        if early:
+            classifier.stop_early()
+        answers = page.evaluate(STEPS, [texts, early])
+        assert 0 < assert_reads_alike(answers, texts, folder) < len(texts)
+        assert [answer["label"] for answer in answers["answers"]] == classifier.predict(texts).tolist()
+        probabilities = [list(answer["probabilities"].values()) for answer in answers["answers"]]
+        assert np.abs(np.array(probabilities) - classifier.predict_proba(texts)).max() < 1e-4
+        left = {answer["recurrences"] for answer in answers["answers"]}
+        assert (min(left) == 1) is early
+
+
+def assert_reads_alike(answers: dict[str, Any], texts: list[str], folder: Path) -> int:
+    """Cleaned texts, ids and cuts of a page are those of Python; returns how many texts are cut."""
     manifest = json.loads((folder / "export.json").read_text())
     cleaned = [clean_text(text, manifest["cleaning"]) for text in texts]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids, offsets, _ = encode_windows(cleaned, tokenizer, manifest["max_length"], 1)
     tokenizer.no_truncation()
     too_long = [len(tokenizer.encode(text).ids) > manifest["max_length"] for text in cleaned]
-    assert 0 < sum(too_long) < len(texts)
+    assert answers["cleaned"] == cleaned
     rows = [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
-    for early in (False, True):
-        if early:
-            classifier.stop_early()
-        answers = page.evaluate(STEPS, [texts, early])
-        assert answers["cleaned"] == cleaned
-        assert [row for text in answers["ids"] for row in text] == rows
-        assert [answer["cut"] for answer in answers["answers"]] == too_long
-        assert [answer["label"] for answer in answers["answers"]] == classifier.predict(texts).tolist()
-        probabilities = [list(answer["probabilities"].values()) for answer in answers["answers"]]
-        assert np.abs(np.array(probabilities) - classifier.predict_proba(texts)).max() < 1e-4
-        left = {answer["recurrences"] for answer in answers["answers"]}
-        assert (min(left) == 1) is early
+    assert [row for text in answers["ids"] for row in text] == rows
+    assert [answer["cut"] for answer in answers["answers"]] == too_long
+    return sum(too_long)
+
+
+@pytest.fixture(scope="module")
+def small_run(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The encoder of the package after one pass over a thousand rows of SST-2."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    words = ["train", "--model", "recurra-small", "--data", "sst2", "--data-root", str(data_root), "--threads", "1"]
+    words += ["--output", str(folder), "--no-latency", "--quiet", "data.rows_per_label=500", "max_epochs=1"]
+    assert main(words) == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 1), ("int8", 0.95)])
+def test_a_thousand_real_sentences_and_25_mib(
+    precision: str, least: float, small_run: Path, data_root: Path, browser: Any, tmp_path: Path, command: Command
+) -> None:
+    folder = tmp_path / "web"
+    words = ["export", small_run, "--format", "web", "--precision", precision, "--output", folder]
+    said = command(*words, "--data-root", data_root).out
+    too_large = sum(path.stat().st_size for path in folder.iterdir()) > 25 * 2**20
+    assert too_large is ("size: the page has " in said) is (precision == "fp32")
+    texts = pq.read_table(data_root / "sst2" / "test_labeled.parquet")["sentence"].to_pylist()[:1000]
+    with opened_page(browser, folder) as page:
+        answers = page.evaluate(STEPS, [texts, False])
+    assert_reads_alike(answers, texts, folder)
+    labels = [answer["label"] for answer in answers["answers"]]
+    assert set(labels) == {"negative", "positive"}
+    assert (Classifier.from_export(folder).predict(texts) == labels).mean() >= least
 
 
 def classify(page: Any) -> list[list[str]]:
@@ -222,6 +258,35 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
         cleaned,
     )
     assert found == [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
+
+
+NO_SIMD = "this browser has no WebAssembly with SIMD; use a release of 2023 or later"
+
+
+@pytest.mark.parametrize("script", ["WebAssembly.validate = () => false", "delete globalThis.WebAssembly"])
+def test_a_program_is_told_that_simd_is_missing(script: str, browser: Any, folder: Path) -> None:
+    load = """async () => {
+      const { Classifier } = await import("./recurra.mjs");
+      return Classifier.load(new URL("./", location)).catch((error) => error.message);
+    }"""
+    with served(folder) as address, browser.new_page() as page:
+        page.add_init_script(script)
+        page.goto(address)
+        assert page.evaluate(load) == NO_SIMD
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only x86 may lack the instructions")
+def test_a_user_is_told_that_simd_is_missing(browser: Any, folder: Path) -> None:
+    arguments = [*ARGUMENTS, "--js-flags=--no-enable-sse4-1"]  # as on a processor without
+    with (
+        served(folder) as address,
+        contextlib.closing(browser.browser_type.launch(executable_path=find_browser(), args=arguments)) as old,
+    ):
+        page = old.new_page()
+        page.goto(address)
+        page.wait_for_selector("#problem:not([hidden])")
+        assert page.inner_text("#problem") == NO_SIMD
+        assert page.inner_text("#status") == "" and page.is_disabled("#classify")
 
 
 def test_what_a_web_export_cannot_be(run: Path, linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
