@@ -126,6 +126,7 @@ def small_run(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 1), ("int8", 0.95)])
 def test_a_thousand_real_sentences_and_25_mib(
     precision: str, least: float, small_run: Path, data_root: Path, browser: Any, tmp_path: Path, command: Command
