@@ -89,6 +89,7 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     assert asked == [theirs(text, truncation=True, max_length=32)["input_ids"] for text in texts]
 
 
+@pytest.mark.slow
 def test_compare_names_e5_for_texts_of_a_language_that_the_encoder_was_not_made_for(
     tmp_path: Path, command: Command
 ) -> None:
