@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import math
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.parquet import read_parquet_table
 from recurra.evaluation import label_errors
-from recurra.evaluation.encoder_states import mean_states
+from recurra.evaluation.encoder_states import cached_states, mean_states
 from recurra.evaluation.label_errors import NO_ENCODER, LabelErrors, find_label_errors, wrong_labels
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
@@ -138,6 +141,20 @@ def test_states_are_the_means_of_transformers(tmp_path: Path) -> None:
         states = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     mask = batch["attention_mask"].unsqueeze(-1)
     np.testing.assert_allclose(found, ((states * mask).sum(1) / mask.sum(1)).numpy(), atol=1e-5)
+
+
+def test_each_text_keeps_its_own_state_in_the_cache_whatever_its_digest(tmp_path: Path) -> None:
+    def is_nan(text: str) -> bool:
+        return math.isnan(struct.unpack("<d", hashlib.sha256(text.encode("utf-8")).digest()[:8])[0])
+
+    # As floats, the digests of these two would both be NaN.
+    texts = list(itertools.islice(filter(is_nan, map("text {}".format, itertools.count())), 2))
+    encoder = find_encoder(str(write_tiny_encoder(tmp_path / "encoder", texts * 5)))
+    wanted = mean_states(encoder, texts, Reporter(quiet=True))
+    for _ in range(2):
+        found = cached_states(encoder, texts, Reporter(quiet=True), data="toy", precision="fp32", cache_dir=tmp_path)
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert np.abs(wanted[0] - wanted[1]).max() > 1e-3
 
 
 def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
