@@ -433,7 +433,7 @@ def _teach(
     return {
         "texts": texts,
         "apart": [short_name(name) for name in options.apart],
-        "loss": options.loss,
+        "loss": list(options.loss),
         "tokens": teaching.tokens,
         "minutes": round(teaching.seconds / 60, 2),
         "history": teaching.history,

@@ -48,7 +48,7 @@ def one_pool(splits: Sequence[TextSplit]) -> tuple[TextSplit, dict[str, int]]:
     parts = [split.name for split in splits for _ in split.texts]
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(pool.texts):
-        rows_of[text_identity(text) if text else ""].append(row)
+        rows_of[text_identity(text)].append(row)
     chosen: list[int] = []
     counts: Counter[str] = Counter()
     if empty := rows_of.pop("", []):

@@ -318,7 +318,7 @@ def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
 
 
 def read_tokenizer(path: Path | str, data_root: Path | None = None) -> PreTrainedTokenizerFast:
-    """Reads a tokenizer by its public name, from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
+    """Reads a tokenizer by its public name (a string), or from a folder of ``save_pretrained`` or a ``vocab.txt``."""
     path = _find_tokenizer(path, data_root)
     if path.is_file():
         return as_transformers(wordpiece(read_vocabulary(path)))
@@ -333,7 +333,7 @@ def read_tokenizer(path: Path | str, data_root: Path | None = None) -> PreTraine
 
 def _find_tokenizer(name: Path | str, data_root: Path | None) -> Path:
     """The folder with ``tokenizer.json``, or the vocabulary file, for a public name or a path."""
-    path = BERT.paths(data_root)[0] if str(name) in BERT.names else Path(name)
+    path = BERT.paths(data_root)[0] if name in BERT.names else Path(name)
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = path / "vocab.txt"
     if not path.exists():

@@ -140,7 +140,7 @@ def _real_lengths(data: str, model_name: str, longest: int, data_root: Path | No
     if model_name in PRESETS:
         tokenizer, limit = load_tokenizer(config, dataset, data_root), config.max_length
     else:
-        tokenizer = read_tokenizer(str(_model_folder(model_name)))
+        tokenizer = read_tokenizer(_model_folder(model_name))
         # A run stores there the length that it was trained with.
         limit = min(tokenizer.model_max_length, longest)
     name = dataset.headline_split

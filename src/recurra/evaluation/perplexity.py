@@ -213,8 +213,8 @@ def measure_text(
     data: LanguageDataConfig,
     *,
     stride: int | None = None,
-    lossless: bool = True,
-    precision: str = "fp32",
+    lossless: bool,
+    precision: str,
     batch_positions: int = BATCH_POSITIONS,
     by_position: bool = False,
 ) -> tuple[LanguageMetricsRecord, dict[str, PositionLoss]]:

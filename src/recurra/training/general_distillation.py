@@ -5,9 +5,10 @@
 where d is the mean squared error over real tokens, divided by the variance of the teacher's states at that layer.
 TinyBERT (Jiao et al. 2020, section 3.2) calls this step general distillation. The last term uses the cosine by which
 sentences are compared (Reimers and Gurevych 2019). A training may add up other `TERMS`, such as MiniLM's own
-(`relation_divergence`). Both encoders run without dropout, so only the order of batches is random, and it depends on
-the seed alone: a killed training resumes from its checkpoint bit for bit. With a budget of minutes the learning rate
-follows the clock; weights, optimiser and position are still restored bit for bit.
+(`relation_divergence`). Both encoders run without dropout, so only the order of batches is random, and for a student
+with exits where a step stops. They depend on seed and step alone: a killed training resumes from its checkpoint bit for
+bit. With a budget of minutes the learning rate follows the clock; weights, optimiser and position are still restored
+bit for bit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,8 @@ class GeneralDistillation:
         in_tokens: bool,
         loss: Sequence[str] = LOSS,
     ) -> None:
+        if not loss:
+            raise ConfigurationError(f"no term of the loss is given; allowed: some of {', '.join(TERMS)}")
         for term in loss:
             if term not in TERMS:
                 raise ConfigurationError(unknown("term of the loss", term, TERMS))
@@ -183,23 +187,23 @@ class GeneralDistillation:
             STATES: final + LAYER_WEIGHT * torch.stack(earlier).mean(),
             COSINE: 1 - functional.cosine_similarity(student_means, teacher_means).mean(),
         }
-        if RELATIONS in self._loss:
+        if projected is not None and teacher_projected is not None:
             heads = self.student.config.num_attention_heads
             terms[RELATIONS] = relation_divergence(projected, teacher_projected, mask, heads)
         return torch.stack([terms[term] for term in self._loss]).sum(), student_means, teacher_means
 
     def _states(
         self, model: RecurraModel, ids: Tensor, mask: Tensor, exit_after: int | None = None
-    ) -> tuple[list[Tensor], Tensor]:
-        """States before the first and after each layer, and the last layer's queries, keys and values."""
-        projected: list[Tensor] = []
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """States before the first and after each layer, and the last layer's queries, keys and values if needed."""
+        projected: deque[Tensor] = deque(maxlen=1)
         with contextlib.ExitStack() as hooks, autocast(self._precision, self._device):
-            for module in model.modules():
+            for module in model.modules() if RELATIONS in self._loss else ():
                 if isinstance(module, SelfAttention):
                     hook = module.qkv_proj.register_forward_hook(lambda *call: projected.append(call[-1]))
                     hooks.enter_context(hook)
             output = model(ids, mask, exit_after=exit_after, output_hidden_states=True, return_dict=True)
-        return [states.float() for states in output.hidden_states], projected[-1]
+        return [states.float() for states in output.hidden_states], projected[-1] if projected else None
 
     def _batch_of(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Padded rows and their mask."""

@@ -93,6 +93,14 @@ print(json.dumps([train_wordpiece(texts, 80), json.loads(train_byte_bpe(texts, 3
 """
 
 
+def test_a_folder_of_a_public_name_is_read_as_a_folder(
+    vocabulary_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    read_tokenizer(vocabulary_file).save_pretrained("bert-base-uncased")
+    assert len(read_tokenizer(Path("bert-base-uncased"))) == len(VOCABULARY)
+
+
 def test_training_gives_the_same_tokenizers_in_every_process() -> None:
     # The library's own training does not: its hash tables are seeded anew in each process.
     outputs = [subprocess.check_output([sys.executable, "-c", TRAINING]) for _ in range(2)]

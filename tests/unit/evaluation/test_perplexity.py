@@ -62,6 +62,7 @@ def encoded(lengths: list[int]) -> EncodedText:
 
 
 def measured(model: Any, text: EncodedText, context: int, *, mode: str = "packed", **how: Any) -> Any:
+    how = {"lossless": True, "precision": "fp32", **how}
     return measure_text(model, text, SimpleNamespace(context=context, mode=mode), **how)  # type: ignore[arg-type]
 
 

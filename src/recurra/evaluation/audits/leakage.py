@@ -205,9 +205,12 @@ def audit_too_good(word_perplexity: float, causality: Sequence[AuditResult]) -> 
         if leaking:
             status, outcome = "failed", f"the model leaks ({', '.join(leaking)}): do not quote it without that word"
         summary = f"ALARM: word perplexity {word_perplexity:.2f} is below {ALARM_WORD_PERPLEXITY:.0f}; {outcome}"
-    value = word_perplexity if math.isfinite(word_perplexity) else None
     return AuditResult(
-        name="perplexity.too-good", status=status, summary=summary, value=value, threshold=ALARM_WORD_PERPLEXITY
+        name="perplexity.too-good",
+        status=status,
+        summary=summary,
+        value=word_perplexity,
+        threshold=ALARM_WORD_PERPLEXITY,
     )
 
 

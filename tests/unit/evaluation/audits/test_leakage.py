@@ -218,7 +218,7 @@ LEAKS = "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.fin
     [
         (1.08, "failed", "failed", LEAKS),
         (14.9, "passed", "measured", "look for test text in training"),
-        *[(honest, "failed", "passed", "") for honest in (15.0, float("inf"))],
+        (15.0, "failed", "passed", ""),
     ],
 )
 def test_a_perplexity_below_15_is_an_alarm_which_fails_for_a_model_that_leaks(
@@ -226,5 +226,5 @@ def test_a_perplexity_below_15_is_an_alarm_which_fails_for_a_model_that_leaks(
 ) -> None:
     causality = AuditResult(name="causality.final", status=found, summary="said by the audit")
     alarm = audit_too_good(perplexity, [causality])
-    assert (alarm.status, alarm.value) == (status, None if perplexity == float("inf") else perplexity)
+    assert (alarm.status, alarm.value) == (status, perplexity)
     assert all(part in alarm.summary for part in said.split("; "))
