@@ -60,10 +60,11 @@ def teaching(encoder: str, loss: Sequence[str] = LOSS, **keys: Any) -> GeneralDi
 
 
 def test_queries_keys_and_values_are_those_of_the_last_layer_that_is_applied(encoder: str) -> None:
-    training = teaching(encoder)
+    training = teaching(encoder, ("relations",))
     ids, mask = training._batch_of([np.array([2, 7, 8, 3]), np.array([2, 9, 3])])
     with torch.no_grad():
         states, projected = training._states(training.student, ids, mask)
+    assert projected is not None
     assert len(states) == 4
     projection = dict(training.student.named_modules())["core.block.layers.0.attention.qkv_proj"]
     # The states may have been computed in bf16.
@@ -80,6 +81,8 @@ def test_a_loss_is_the_sum_of_its_terms(encoder: str) -> None:
         assert loss == pytest.approx(sum(losses[term,] for term in terms), rel=1e-5) and loss > 0
     with pytest.raises(ConfigurationError, match=r"unknown term of the loss 'relation' \(did you mean 'relations'"):
         teaching(encoder, ("relation",))
+    with pytest.raises(ConfigurationError, match="no term of the loss is given"):
+        teaching(encoder, ())
 
 
 def test_relations_alone_are_learned(encoder: str) -> None:
