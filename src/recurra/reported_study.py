@@ -547,7 +547,7 @@ def _summarise(
     spec: StudySpec, folder: Path, outcomes: Sequence[PlannedRun], data: StudyData, by_length: bool
 ) -> tuple[list[LoadedRun], Summary]:
     """The finished runs of a study, and the summary for their report."""
-    failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
+    failures = {outcome.config.run_id: outcome.error for outcome in outcomes if outcome.error is not None}
     texts, fingerprint = _own_texts(spec, data)
     records = {outcome.folder: outcome.record for outcome in outcomes if outcome.record is not None}
     runs, failed = load_runs([outcome.folder for outcome in outcomes], failures, records)

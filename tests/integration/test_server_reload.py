@@ -193,7 +193,7 @@ def test_what_was_begun_ends_on_the_old_model_which_is_then_forgotten() -> None:
     with running(models, ServerLimits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.post, {"text": ["a b", "c"], "explain": True})
         assert old_engine.begun.acquire(timeout=PATIENCE_S)
-        source.go_on.release()
+        source.go_on.release(1_000)
         reload(server)
         after = server.post({"text": "later"}).json["results"][0]
         assert after["content_hash"] == "new" and not first.done()
@@ -207,6 +207,29 @@ def test_what_was_begun_ends_on_the_old_model_which_is_then_forgotten() -> None:
         models.clear()
         del old, old_engine
         eventually(lambda: gc.collect() >= 0 and forgotten() is None)
+
+
+def test_a_reload_that_panics_does_not_end_reloading() -> None:
+    class Panic(BaseException):
+        """As a tokenizer's."""
+
+    source = NextModel("slow", Path("nowhere"))
+    models = [sourced(source, name)[0] for name in ("first", "second")]
+    source.models.extend(models[1:])
+    with running(models[:1]) as server, pytest.MonkeyPatch.context() as patch:
+        begun = threading.Event()
+
+        def panic(*_: object) -> None:
+            begun.set()
+            raise Panic
+
+        patch.setattr(NextModel, "open", panic)
+        server.server.reload()
+        assert begun.wait(PATIENCE_S)
+        patch.undo()
+        source.go_on.release(1_000)
+        # The panic may still be on its way when the next request comes; it is then asked for again.
+        eventually(lambda: server.server.reload() or answering(server) == {"slow": "second"})
 
 
 def test_who_asks_during_a_reload_has_one_after_it() -> None:

@@ -43,7 +43,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The splits of a run's data, and its model's FP32 logits on those that the run reports."""
+    """The splits of a run's data on which exports are checked, and its FP32 logits on those that it reports."""
 
     run: Path
     record: LabelRunRecord
@@ -69,7 +69,10 @@ class Reference:
         logits = {
             name: classifier.logits(dataset.splits[name].texts, clean=False) for name in record.data.reported_splits
         }
-        return cls(run, record, dataset.splits, logits)
+        # Training texts, which may be gigabytes, are not kept.
+        needed = {"validation", record.data.selection_split, *logits}
+        splits = {name: split for name, split in dataset.splits.items() if name in needed}
+        return cls(run, record, splits, logits)
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""

@@ -387,10 +387,17 @@ class Models:
         """
         while await self._requested.wait():
             self._requested.clear()
-            for name in list(self.by_name):
-                if await self._reload(name):
-                    limit_fragmentation()
-                    await asyncio.to_thread(return_freed_memory)
+            try:
+                for name in list(self.by_name):
+                    if await self._reload(name):
+                        limit_fragmentation()
+                        await asyncio.to_thread(return_freed_memory)
+            except asyncio.CancelledError:
+                raise
+            # Such as a log that is full, or a panic of a tokenizer: the next request counts.
+            except BaseException as error:  # noqa: BLE001
+                context = {"message": "reload", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     async def _reload(self, name: str) -> bool:
         """Reloads one model; returns whether anything was read."""
