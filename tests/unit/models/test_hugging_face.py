@@ -145,3 +145,12 @@ def test_the_stock_trainer_weighs_rows_and_tokens_alike_whatever_the_micro_batch
     whole, parts, fresh = (model.state_dict() for model in made)
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
     assert max(float((whole[name] - fresh[name]).abs().max()) for name in fresh) > 1e-4
+
+
+def test_the_stock_trainer_predicts_by_the_last_head_alone(tmp_path: Path) -> None:
+    model, ids = stirred(exits=[1]), torch.randint(1, 11, (6, 8), generator=torch.Generator().manual_seed(0))
+    arguments = TrainingArguments(
+        str(tmp_path), use_cpu=True, dataloader_pin_memory=False, report_to=[], disable_tqdm=True
+    )
+    found = Trainer(model=model, args=arguments).predict(Dataset.from_dict({"input_ids": ids.tolist()})).predictions
+    torch.testing.assert_close(torch.from_numpy(found), model(ids).logits.detach())

@@ -56,6 +56,10 @@ def test_what_transformers_passes_changes_nothing_and_what_we_have_not_is_refuse
     passed = {"return_dict": True, "use_cache": False, "cache_position": torch.arange(5), "num_items_in_batch": 3}
     found = model(IDS, **passed, **dict.fromkeys(ABSENT), output_attentions=False)
     assert torch.equal(first_of(found), first_of(model(IDS)))
+    model.config.return_dict = False
+    plain = model(IDS)
+    assert type(plain) is tuple and torch.equal(next(value for value in plain if value is not None), first_of(found))
+    model.config.return_dict = True
     for name in ABSENT:
         with pytest.raises(TypeError, match=f"{type(model).__name__} has no '{name}': "):
             model(IDS, **{name: torch.zeros(1)})

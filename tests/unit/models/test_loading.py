@@ -88,6 +88,8 @@ def test_what_transformers_itself_passes_is_accepted(tmp_path: Path) -> None:
     assert loaded.id2label == {0: "a", 1: "b", 2: "c"}
     for key in RecurraConfig.own_keys():
         assert getattr(loaded, key) == getattr(config, key)
+    # Their count of layers follows from ours.
+    assert tiny_config(num_hidden_layers=99).num_hidden_layers == 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_no_shipped_model_is_beyond_the_bounds() -> None:
 
 def test_what_is_counted_is_never_more_than_a_model_has(tmp_path: Path) -> None:
     shapes: list[dict[str, Any]] = [
-        {}, {"num_prelude_layers": 1}, {"embedding_size": 8}, {"num_labels": 7}, RELAXED,
+        {}, {"num_prelude_layers": 1}, {"embedding_size": 8, "vocab_size": 5000}, {"num_labels": 7}, RELAXED,
         {"low_rank": 16, "low_rank_where": "feed-forward", "feed_forward": "conv", "recurrence_norms": True},
     ]  # fmt: skip
     for number, overrides in enumerate(shapes):
