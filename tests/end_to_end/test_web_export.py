@@ -276,6 +276,10 @@ def test_a_program_is_told_that_simd_is_missing(script: str, browser: Any, folde
         assert page.evaluate(load) == NO_SIMD
 
 
+# A function that uses the instructions.
+SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only x86 may lack the instructions")
 def test_a_user_is_told_that_simd_is_missing(browser: Any, folder: Path) -> None:
     arguments = [*ARGUMENTS, "--js-flags=--no-enable-sse4-1"]  # as on a processor without
@@ -285,6 +289,8 @@ def test_a_user_is_told_that_simd_is_missing(browser: Any, folder: Path) -> None
     ):
         page = old.new_page()
         page.goto(address)
+        if page.evaluate(f"WebAssembly.validate(new Uint8Array({SIMD}))"):
+            pytest.skip("this browser ignores the flag")
         page.wait_for_selector("#problem:not([hidden])")
         assert page.inner_text("#problem") == NO_SIMD
         assert page.inner_text("#status") == "" and page.is_disabled("#classify")

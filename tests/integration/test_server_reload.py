@@ -193,7 +193,7 @@ def test_what_was_begun_ends_on_the_old_model_which_is_then_forgotten() -> None:
     with running(models, ServerLimits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.post, {"text": ["a b", "c"], "explain": True})
         assert old_engine.begun.acquire(timeout=PATIENCE_S)
-        source.go_on.release(1_000)
+        source.go_on.release()
         reload(server)
         after = server.post({"text": "later"}).json["results"][0]
         assert after["content_hash"] == "new" and not first.done()

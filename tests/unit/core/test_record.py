@@ -145,7 +145,6 @@ def test_every_committed_record_is_read_and_of_any_schema_written_in_the_newest(
         assert (old.schema_version, new.schema_version) == (version, SCHEMA_VERSION) and new.content_hash
         same = {"schema_version": 0, "content_hash": None}
         assert new.model_copy(update=same) == old.model_copy(update=same)
-        assert new.config_hash == old.config_hash
 
 
 def test_a_matrix_of_many_labels_is_written_as_its_cells(run: Path) -> None:
@@ -172,7 +171,6 @@ def test_a_record_of_a_language_model_comes_back_and_each_reader_refuses_the_oth
     found = read_any_record(path)
     assert read_language_record(tmp_path) == found == record.model_copy(update={"content_hash": found.content_hash})
     assert (found.schema_version, found.task) == (SCHEMA_VERSION, "language modelling")
-    assert found.config_hash == record.config_hash
     with pytest.raises(CheckpointError, match=r"a run of a language model, but a classifier is needed; .*evaluate"):
         read_record(tmp_path)
     with pytest.raises(CheckpointError, match="a run of a classifier, but a language model is needed"):

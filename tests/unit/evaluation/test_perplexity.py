@@ -97,6 +97,9 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     assert result.final.token_perplexity == math.exp(result.final.loss)
     lossy = measured(model, text, 8, lossless=False)[0].final
     assert lossy.loss == pytest.approx(result.final.loss) and lossy.word_perplexity is lossy.bits_per_byte is None
+    # A seen pair costs a thousand nats at least.
+    far = measured(Bigrams(-1e3 * counts), text, 8)[0].final
+    assert far.loss > 700 and far.token_perplexity is far.word_perplexity is None and far.bits_per_byte > 0
 
 
 @pytest.mark.parametrize(("packed", "stride"), [(True, None), (True, 3), (False, None), (False, 1)])
@@ -171,9 +174,10 @@ def test_the_logits_of_one_batch_are_held_at_a_time() -> None:
 
     def watch(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         alive.append(sum(reference() is not None for reference in made))
-        made.append(weakref.ref(logits))
+        early = logits * 0, logits * 0
+        made.extend(map(weakref.ref, (logits, *early)))
         assert logits.shape[:2].numel() <= 16
-        return logits * 0, logits * 0
+        return early
 
     model = Bigrams(torch.zeros(VOCABULARY, VOCABULARY), exits=watch)
     measured(model, encoded([90]), 8, batch_positions=16)

@@ -78,6 +78,7 @@ LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
 def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
     rows = flat_rows(lengths)
     ((order, inputs),) = rows.padded(len(lengths))
+    assert sorted(order.tolist()) == list(range(len(lengths)))
     for row, index in enumerate(order):
         wanted = [*range(rows.offsets[index] + 1, rows.offsets[index + 1] + 1)]
         assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])

@@ -218,7 +218,7 @@ LEAKS = "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.fin
     [
         (1.08, "failed", "failed", LEAKS),
         (14.9, "passed", "measured", "look for test text in training"),
-        (15.0, "failed", "passed", ""),
+        (15.0, "failed", "passed", "word perplexity 15.0; below 15 there would be an alarm"),
     ],
 )
 def test_a_perplexity_below_15_is_an_alarm_which_fails_for_a_model_that_leaks(
