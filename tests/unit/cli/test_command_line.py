@@ -188,7 +188,7 @@ def test_an_encoding_that_is_none_is_one_line(words: str, refused: Callable[...,
 
 # What a command works out, or leaves as it is: it has no option of that name.
 WITHOUT_OPTION: dict[Any, tuple[str, set[str]]] = {
-    AdaptationOptions: ("adapt", {"changes"}),
+    AdaptationOptions: ("adapt", {"changes", "loss"}),
     CompareRequest: ("compare", {"values", "protocol_keys", "prices"}),
     ExportOptions: ("export", {"abstain_below"}),
     FolderJob: ("predict", {"model"}),
