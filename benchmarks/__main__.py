@@ -57,7 +57,8 @@ def main() -> int:
             _say("preparing the rows")
             source = corpus.prepare(options.data_root, Path(folder)).source
         runs = options.run, options.classifier
-        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *runs, options.data_root)
+        rest = *runs, options.data_root, tuple(options.peers)
+        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *rest)
         for part in options.only:
             _say(f"{part} ...")
             part_measures: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)
@@ -80,6 +81,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only try that everything runs; figures mean nothing")
     parser.add_argument("--run", default="", help="run of a language model with exits, for the part exits")
     parser.add_argument("--classifier", default="", help="run of a classifier with exits, for the part deployment")
+    parser.add_argument(
+        "--peers", nargs="+", default=[], metavar="NAME", help="engines, for the part peers: MiniLM against these alone"
+    )
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--data-root", type=Path, default=os.environ.get("RECURRA_DATA_ROOT"), help="local corpora")
     options = parser.parse_args()

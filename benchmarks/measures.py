@@ -69,6 +69,7 @@ class Setting:
         run: Folder of a trained language model with exits, if one was given.
         classifier: Folder of a trained classifier with exits, if one was given.
         data_root: Folder of the local corpora, if one was given.
+        peers: Names of the engines that MiniLM alone is compared with; empty for all, and all models.
     """
 
     corpus: str
@@ -78,6 +79,7 @@ class Setting:
     run: str = ""
     classifier: str = ""
     data_root: Path | None = None
+    peers: tuple[str, ...] = ()
 
     def sized(self, full: int, quick: int) -> int:
         """A count: the full one, or the quick one."""

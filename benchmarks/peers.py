@@ -35,6 +35,7 @@ from benchmarks import models, rungs
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import export_bert, write_bert
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.encoding import encode_texts
 from recurra.data.tables import stream_texts
 from recurra.deployment.classifier import Classifier
@@ -327,7 +328,10 @@ def _installed(packages: Mapping[str, Sequence[str]]) -> list[str]:
 
 def measure(setting: Setting) -> list[Measure]:
     """Measures MiniLM in every precision of ours against the fastest peer of any kind, and of the same precision."""
-    peers, rung_peers = _installed(PEERS), _installed(rungs.PEERS)
+    for name in setting.peers:
+        if name not in PEERS:
+            raise ConfigurationError(unknown("engine", name, PEERS))
+    peers = _installed({name: PEERS[name] for name in setting.peers or PEERS})
     kinds = [SHORT]
     if setting.data_root is not None:
         chunks = stream_texts(Path(setting.data_root) / LONG_TEXTS, "text")
@@ -337,10 +341,13 @@ def measure(setting: Setting) -> list[Measure]:
     lines: list[Measure] = []
     for kind in kinds:
         lines += _minilm(Turns(setting, kind), peers)
+    if setting.peers:
+        return lines
     for preset in setting.presets:
         if preset != ENCODER:
             lines += _preset(Turns(setting, SHORT, preset), [name for name in PRESET_PEERS if name in peers])
     if setting.data_root is not None:
+        rung_peers = _installed(rungs.PEERS)
         rungs.prepare(setting.data_root, Path(setting.corpus))
         for kind in kinds:
             lines += _rungs(Turns(setting, kind), rung_peers)
