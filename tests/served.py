@@ -137,6 +137,7 @@ class Answer:
         """Status and code of an answer that is no result."""
         assert self.headers["content-type"] == "application/json", self.headers
         assert set(self.json) == {"error"} and set(self.json["error"]) == {"code", "message"}
+        assert isinstance(self.json["error"]["message"], str)
         return self.status, self.json["error"]["code"]
 
 

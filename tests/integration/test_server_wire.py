@@ -224,6 +224,19 @@ def test_what_comes_after_what_is_no_http_is_not_answered_before_it() -> None:
                 assert STATUS.findall(until_closed(connection)) == [b"200", status]
 
 
+def test_half_a_request_that_is_sent_ahead_costs_no_slow_answer() -> None:
+    model, engine = slow_model()
+    with running([model], ServerLimits(body_timeout_s=0.2)) as server, connected(server) as connection:
+        connection.sendall(WHOLE)
+        assert engine.begun.acquire(timeout=20)
+        connection.sendall(WHOLE[:20])
+        time.sleep(0.5)
+        engine.open.set()
+        assert answer_of(connection).startswith(b"HTTP/1.1 200")
+        connection.sendall(WHOLE[20:])
+        assert answer_of(connection).startswith(b"HTTP/1.1 200")
+
+
 def test_requests_sent_ahead_have_a_bound(server: Running) -> None:
     statuses = STATUS.findall(server.raw((b"GET /health/live HTTP/1.1\r\n\r\n") * 1000))
     assert statuses[-1] == b"429" and 100 < len(statuses) < 300 and set(statuses[:-1]) == {b"200"}

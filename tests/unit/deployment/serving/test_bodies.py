@@ -216,3 +216,4 @@ def test_who_is_slow_is_refused() -> None:
 def test_a_body_of_another_type_is_not_read(headers: dict[str, str], code: str, part: str) -> None:
     error = refused_alone(sent(**headers))
     assert (error.status, error.code) == (415, code) and part in error.message and len(error.message) < 250
+    assert error.headers.get("Accept-Encoding") == ("identity" if code == "compressed" else None)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.serving.limits import ApiKeys, Rate, RateLimiter, network_of, read_keys
+from recurra.deployment.serving import server
+from recurra.deployment.serving.limits import ApiKeys, Rate, RateLimiter, ServerLimits, network_of, read_keys
 
 KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
 
@@ -89,6 +90,22 @@ def test_an_address_counts_with_its_network() -> None:
     assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
     assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
     assert network_of("fe80::1%eth0") == "fe80::/64" and network_of("") == ""
+
+
+def test_a_server_has_the_bounds_that_are_documented() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "explanation" / "trust.md").read_text(encoding="utf-8")
+    limits = ServerLimits()
+    assert limits.body_timeout_s == limits.timeout_s
+    for bound in (
+        f"| {limits.max_body_bytes // 2**20} MiB (`--max-body-bytes`);",
+        f"| bodies of all requests | {limits.max_held_bytes // 2**20} MiB |",
+        f"| {limits.max_texts} (`--max-texts`); {limits.max_characters:,} (`--max-characters`) |",
+        f"| time for headers, body, answer | {limits.timeout_s:g} s each (the last: `--timeout-s`) |",
+        f"| request line and headers; trailers and chunk framing | {server._MOST_HEAD_BYTES / 1024:g} KiB each |",
+        f"| connections; requests sent ahead on one | {limits.max_connections}; {server._MOST_AHEAD} |",
+        f"| {limits.max_waiting_texts:,} (`--max-waiting-texts`); {limits.max_wait_s:g} s (`--max-wait-s`) |",
+    ):
+        assert bound in page, bound
 
 
 def test_rates_are_read() -> None:
