@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.data.tokenization import SPECIAL_TOKENS, as_transformers, wordpiece
+from recurra.data.tokenization import SPECIAL_TOKENS, as_transformers, read_tokenizer, wordpiece
 from recurra.deployment.engines.computation import budget_batches
 from recurra.deployment.engines.trained import (
     FlatRows,
@@ -19,8 +19,10 @@ from recurra.deployment.engines.trained import (
     TransformerEngine,
     filled_size,
 )
+from recurra.models.adaptation.source import find_encoder
+from recurra.models.foreign import ForeignForSequenceClassification, foreign_configuration
 from tiny import tiny_model
-from tiny_encoder import TEXTS, write_tiny_encoder
+from tiny_encoder import TEXTS, write_foreign_encoder, write_tiny_encoder
 
 
 def write_model(folder: Path, pieces: int) -> None:
@@ -46,6 +48,14 @@ def test_a_tokenizer_of_another_model_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises((ConfigurationError, CheckpointError)) as caught:
         TransformerEngine.load(tmp_path / "fits", max_length=8)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_a_halting_head_chooses_no_recurrences(tmp_path: Path) -> None:
+    source = find_encoder(str(write_foreign_encoder(tmp_path, "electra")), any_family=True)
+    foreign = ForeignForSequenceClassification(foreign_configuration(source, num_labels=2))
+    for model in (foreign, tiny_model()):
+        engine = TransformerEngine(model, read_tokenizer(source.folder), precision="fp32", max_length=8)
+        assert engine.recurrences(TEXTS, 4) is None
 
 
 def test_code_beside_a_model_that_needs_none_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
