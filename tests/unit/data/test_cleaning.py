@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import CAREFUL, FIRST, NO_CLEANING, clean_text, leaves_nothing, removed_by
+from recurra.data.configuration import DataConfig
 
 
 def reference(text: str) -> str:
@@ -77,3 +79,10 @@ def test_what_is_taken_out_is_known() -> None:
     assert removed_by("https://x.y", CAREFUL) == removed_by("a <br>", NO_CLEANING) == set()
     assert removed_by("www.x.y", CAREFUL) == set() and removed_by("<br> www.x.y", CAREFUL) == {"HTML tags"}
     assert removed_by("see ftp://x.y and http://a.b", CAREFUL) == removed_by("https://x.y", FIRST) == {"URLs"}
+
+
+def test_a_cleaning_that_is_unknown_is_named_with_the_one_that_is_meant() -> None:
+    for name in (CAREFUL, FIRST, NO_CLEANING):
+        assert DataConfig.parse({"name": "demo", "clean": name}).clean == name
+    with pytest.raises(ConfigurationError, match=rf"unknown cleaning '{CAREFUL}0' \(did you mean '{CAREFUL}'\?\); "):
+        DataConfig.parse({"name": "demo", "clean": f"{CAREFUL}0"})

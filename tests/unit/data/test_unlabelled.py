@@ -112,6 +112,12 @@ def test_sentences_of_several_sources_are_taken_and_a_corpus_gives_its_training_
     assert all(text in train for text in dataset.unlabelled.texts[2:50])
 
 
+def test_a_corpus_that_is_drawn_gives_the_part_of_this_split_seed(reviews: Path) -> None:
+    found = load(reviews, unlabelled="hops", split_seed=3).unlabelled
+    wanted = load_dataset(DataConfig(name="hops", split_seed=3)).splits["train"].texts
+    assert found is not None and found.texts[:20] == wanted[:20]
+
+
 def test_texts_in_memory_are_kept_as_a_file(reviews: Path, tmp_path: Path) -> None:
     rows = rows_in_memory(str(reviews), {"unlabelled": ["one new text", None, "another\nof two lines"]})
     assert rows is not None and rows.described == ""

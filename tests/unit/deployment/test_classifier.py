@@ -74,6 +74,14 @@ def test_a_preferred_precision_gives_way_on_a_cpu_and_one_that_is_asked_for_does
             computed(precision="fp16")
 
 
+def test_a_run_gets_the_threads_that_are_asked_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    for threads in (0, 3):
+        Classifier.open(run, threads=threads)
+    assert asked == [3]
+
+
 def test_any_engine_will_do_if_its_labels_are_as_many() -> None:
     calls: list[tuple[list[str], int]] = []
 
