@@ -344,8 +344,8 @@ def measure(setting: Setting) -> list[Measure]:
     if setting.peers:
         return lines
     for preset in setting.presets:
-        if preset != ENCODER:
-            lines += _preset(Turns(setting, SHORT, preset), [name for name in PRESET_PEERS if name in peers])
+        for kind in kinds if preset != ENCODER else ():
+            lines += _preset(Turns(setting, kind, preset), [name for name in PRESET_PEERS if name in peers])
     if setting.data_root is not None:
         rung_peers = _installed(rungs.PEERS)
         rungs.prepare(setting.data_root, Path(setting.corpus))
@@ -395,6 +395,14 @@ class Turns:
         title = f"{title}, {self.kind} texts"
         return [Measure("peers", title, self.preset, ours, mine, best, other, unit, result, "x", target)]
 
+    def together(self, title: str, figures: dict[str, dict[str, float]], ours: str, others: list[str]) -> list[Measure]:
+        """The same for a few texts in a call, whose number the title has at ``{}``."""
+        return [
+            line
+            for size in TOGETHER
+            for line in self.held(title.format(f"{size} texts together"), figures[f"{size} texts"], ours, others)
+        ]
+
 
 def _minilm(turns: Turns, peers: list[str]) -> list[Measure]:
     figures, int8 = turns.figures([*OURS, *peers]), OURS[0]
@@ -404,9 +412,7 @@ def _minilm(turns: Turns, peers: list[str]) -> list[Measure]:
         lines += turns.held("int8 in batches", rate, int8, [name])
         lines += turns.held(f"int8 in {OTHER_CLOCK}", figures[OTHER_CLOCK], int8, [name])
     lines += turns.held("int8, one text, against the fastest peer", figures[SINGLE_MS], int8, peers, 1.4)
-    for size in TOGETHER:
-        together = figures[f"{size} texts"]
-        lines += turns.held(f"int8, {size} texts together, against the fastest peer", together, int8, peers)
+    lines += turns.together("int8, {}, against the fastest peer", figures, int8, peers)
     lines += turns.held("recurra-small, int8 in batches, against MiniLM's fastest peer", rate, SMALL, peers)
     for precision in FLOATS:
         others = [name for name in peers if name == f"OpenVINO {precision}"]
@@ -420,6 +426,7 @@ def _preset(turns: Turns, peers: list[str]) -> list[Measure]:
     return [
         *turns.held("int8 in batches, against BERT of its shape", figures[BATCHES_RATE], int8, peers),
         *turns.held("int8, one text, against BERT of its shape", figures[SINGLE_MS], int8, peers),
+        *turns.together("int8, {}, against BERT of its shape", figures, int8, peers),
     ]
 
 
@@ -430,6 +437,7 @@ def _rungs(turns: Turns, peers: list[str]) -> list[Measure]:
     for name, peer in itertools.product(rungs.MODELS, peers):
         lines += turns.held(f"{name} in batches", figures[BATCHES_RATE], name, [peer])
         lines += turns.held(f"{name}, one text", figures[SINGLE_MS], name, [peer])
+        lines += turns.together(f"{name}, {{}}", figures, name, [peer])
         if turns.kind == SHORT:
             mine, other = (100 * figures[ACCURACY][model] for model in (name, peer))
             title = f"{name}, accuracy on SST-2 after {2 * rungs.ROWS_PER_LABEL:,} rows"
