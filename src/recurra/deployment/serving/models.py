@@ -392,7 +392,7 @@ class Models:
                     if await self._reload(name):
                         limit_fragmentation()
                         await asyncio.to_thread(return_freed_memory)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             # Such as a log that is full, or a panic of a tokenizer: the next request counts.
             except BaseException as error:  # noqa: BLE001
