@@ -175,7 +175,7 @@ def measure(setting: Setting) -> list[Measure]:
         ),
         line(
             "share of the int8 matrix-product rate, batch 32, text to label",
-            (operations / 1e9, f"{SQUARE} x {SQUARE} product", peak / 1e9, "G operations a second"),
+            (operations / 1e9, f"ONNX Runtime's {SQUARE} x {SQUARE} product", peak / 1e9, "G operations a second"),
             100 * operations / peak,
             result_unit="%",
             target=35.0,

@@ -15,6 +15,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers import optimizer
 
 from recurra.deployment.onnx import MODEL_NAME
+from recurra.deployment.onnx.engine import CONFIGURATION_NAME
 from recurra.deployment.onnx.graph import IR_VERSION, OPSET
 from recurra.deployment.onnx.sessions import open_session
 
@@ -22,10 +23,11 @@ SQUARE = 2048
 
 
 def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
-    """Writes BERT as an int8 ``model.onnx``."""
+    """Writes BERT as an int8 ``model.onnx``, with its ``config.json``."""
     exported, merged = folder / "whole.onnx", folder / "merged.onnx"
     export_bert(model, exported)
     config = model.config
+    config.to_json_file(folder / CONFIGURATION_NAME)
     if fused:
         graph = optimizer.optimize_model(
             str(exported), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
