@@ -24,8 +24,10 @@ from recurra.core.record import (
     CodeRecord,
     DataRecord,
     EnvironmentRecord,
+    LengthSummary,
     ModelRecord,
     RunRecord,
+    SplitRecord,
     TrainingRecord,
     write_record,
 )
@@ -37,6 +39,12 @@ from recurra.tasks.study_data import Machine, StudyData
 
 EVERY_S = 0.25
 NANOSECONDS = 1e9
+NO_ROWS = SplitRecord(
+    fingerprint="",
+    rows=0,
+    label_counts={},
+    words=LengthSummary(mean=0, median=0, p90=0, max=0, edges=[], counts=[]),
+)
 
 
 def measure(setting: Setting) -> list[Measure]:
@@ -111,8 +119,8 @@ def _record(config: RunConfig) -> RunRecord:
             fingerprint="",
             label_names=["a", "b"],
             selection_split="validation",
-            reported_splits=[],
-            splits={},
+            reported_splits=["test"],
+            splits=dict.fromkeys(("train", "validation", "test"), NO_ROWS),
             # As long as a real record: 15 to 24 kB.
             notes=["x" * 1000] * 17,
         ),
