@@ -95,6 +95,8 @@ class Competitor:
         if kind is not None:
             self._process.terminate()
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def in_turns(
