@@ -23,17 +23,19 @@ from recurra.core.record import (
     EpochRecord,
     LatencyRecord,
     LengthSummary,
+    MetricsRecord,
     ModelRecord,
     RunRecord,
     SplitRecord,
     TrainingRecord,
     write_record,
 )
-from recurra.data.configuration import DataConfig
+from recurra.data.configuration import DataConfig, RunData
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 from recurra.report.render import write_study_report
 from recurra.report.summary import load_runs, summarise
+from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
 from recurra.tasks.summary import plain
 from recurra.training.protocols import PROTOCOLS
@@ -100,7 +102,7 @@ def write_runs(folder: Path, *, tables: int, models: int, seeds: int) -> Iterato
         data = DataConfig(name="sst2", protocol="official", fraction=(table + 1) / tables)
         labels = rng.integers(0, 2, rows)
         difficulty = rng.random(rows)
-        recorded = _data(data)
+        recorded = made_up_data(data)
         for number in range(models):
             variant = {"name": f"variant-{number}", "preset": "recurrent", "num_recurrences": number + 1}
             for seed in range(seeds):
@@ -111,23 +113,30 @@ def write_runs(folder: Path, *, tables: int, models: int, seeds: int) -> Iterato
                 run = folder / "runs" / config.run_id
                 write_predictions(run, "test", ids, labels, logits)
                 metrics = evaluate_logits(logits, labels)
-                record = RunRecord(
-                    run_id=config.run_id,
-                    config=config.plain(),
-                    config_hash=config.config_hash,
-                    seed=seed,
-                    created="2026-11-20T12:00:00+00:00",
-                    code=CodeRecord(version="0.1.0", commit="a0de978c1d5e0f8a7b6c5d4e3f2a1b0c9d8e7f60", dirty=False),
-                    environment=_environment(),
-                    data=recorded,
-                    model=_model(config.model, number),
-                    training=_training(rng, metrics.accuracy),
-                    metrics=dict.fromkeys(("held_out", "validation", "test"), metrics),
-                    latency={f"batch_{size}": _latency(size, number) for size in (1, 32)},
-                    audits=_audits(),
-                )
+                record = made_up_record(config, recorded, metrics, number, rng)
                 write_record(run, record)
                 yield run
+
+
+def made_up_record(
+    config: RunConfig, data: DataRecord, metrics: MetricsRecord, number: int, rng: np.random.Generator
+) -> RunRecord:
+    """A record as long as a real one, of the ``number``-th model."""
+    return RunRecord(
+        run_id=config.run_id,
+        config=config.plain(),
+        config_hash=config.config_hash,
+        seed=config.seed,
+        created="2026-11-20T12:00:00+00:00",
+        code=CodeRecord(version="0.1.0", commit="a0de978c1d5e0f8a7b6c5d4e3f2a1b0c9d8e7f60", dirty=False),
+        environment=_environment(),
+        data=data,
+        model=_model(config.model, number),
+        training=_training(rng, metrics.accuracy),
+        metrics=dict.fromkeys(("held_out", "validation", "test"), metrics),
+        latency={f"batch_{size}": _latency(size, number) for size in (1, 32)},
+        audits=_audits(),
+    )
 
 
 def _environment() -> EnvironmentRecord:
@@ -143,7 +152,8 @@ def _environment() -> EnvironmentRecord:
     )
 
 
-def _data(config: DataConfig) -> DataRecord:
+def made_up_data(config: RunData) -> DataRecord:
+    """The record of data of the size of SST-2."""
     edges = list(range(0, 60))
     words = LengthSummary(mean=9.4, median=7.0, p90=21.0, max=58, edges=edges, counts=[17] * (len(edges) - 1))
     return DataRecord(

@@ -16,35 +16,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+
 from benchmarks.measures import Measure, Setting
+from benchmarks.report import made_up_data, made_up_record
 from recurra.core.configuration import write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.progress import Reporter
-from recurra.core.record import (
-    CodeRecord,
-    DataRecord,
-    EnvironmentRecord,
-    LengthSummary,
-    ModelRecord,
-    RunRecord,
-    SplitRecord,
-    TrainingRecord,
-    write_record,
-)
+from recurra.core.record import write_record
+from recurra.evaluation.metrics import evaluate_logits
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import plan_with_cost
-from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine, StudyData
 
 EVERY_S = 0.25
 NANOSECONDS = 1e9
-NO_ROWS = SplitRecord(
-    fingerprint="",
-    rows=0,
-    label_counts={},
-    words=LengthSummary(mean=0, median=0, p90=0, max=0, edges=[], counts=[]),
-)
 
 
 def measure(setting: Setting) -> list[Measure]:
@@ -60,9 +47,11 @@ def _planning(folder: Path, setting: Setting) -> list[Measure]:
     values = {"name": "many", "data": data, "models": models, "protocols": ["paper", "tuned"], "seeds": seeds}
     spec, machine = StudySpec.parse(values), Machine(cache_dir=folder / "cache")
     empty, full = folder / "empty", folder / "full"
+    # Planning looks only at a record's identity and at whether it is whole.
+    metrics, rng = evaluate_logits(np.zeros((2, 2), dtype=np.float32), np.arange(2)), np.random.default_rng(0)
     for config in expand(spec):
         with mock.patch("os.fsync"):
-            write_record(run_folder(full, config), _record(config))
+            write_record(run_folder(full, config), made_up_record(config, made_up_data(config.data), metrics, 0, rng))
     runs = len(expand(spec))
     # The first look at the data tokenises them.
     plan_with_cost(spec, full, StudyData(machine), reporter=Reporter(quiet=True))
@@ -101,43 +90,6 @@ def _seconds(work: Callable[[], object], repeats: int = 3) -> tuple[float, float
         walls.append(time.perf_counter() - wall)
         processors.append(time.process_time() - processor)
     return min(walls), min(processors)
-
-
-def _record(config: RunConfig) -> RunRecord:
-    """A small record: planning looks only at its identity and at whether it is whole."""
-    return RunRecord(
-        run_id=config.run_id,
-        config=config.plain(),
-        config_hash=config.config_hash,
-        seed=config.seed,
-        created="2026-01-01T00:00:00+00:00",
-        code=CodeRecord(version="0"),
-        environment=EnvironmentRecord(python="3", packages={}, platform="", cpu="", cores=1, threads=1),
-        data=DataRecord(
-            name="demo",
-            protocol="by-address",
-            fingerprint="",
-            label_names=["a", "b"],
-            selection_split="validation",
-            reported_splits=["test"],
-            splits=dict.fromkeys(("train", "validation", "test"), NO_ROWS),
-            # As long as a real record: 15 to 24 kB.
-            notes=["x" * 1000] * 17,
-        ),
-        model=ModelRecord(
-            preset=config.model,
-            kind="linear" if config.model == "linear" else "transformer",
-            parameters=1,
-            embedding_parameters=0,
-            non_embedding_parameters=1,
-            flops_per_token=1.0,
-            file_size_bytes=1,
-        ),
-        training=TrainingRecord(
-            protocol="paper", epochs=1, steps=1, best_epoch=1, wall_s=1.0, tokens_per_s=1.0, peak_memory_mib=1.0
-        ),
-        metrics={},
-    )
 
 
 def _occupation(folder: Path, setting: Setting) -> list[Measure]:
