@@ -202,6 +202,8 @@ def _first_answer(browser: Any, address: str, text: str) -> float:
     """Milliseconds until a page that nobody has visited shows the label of a text."""
     page = browser.new_page()
     page.goto(address)
+    # Of the empty page before it a late "load" may come in, which Playwright takes for this one's.
+    page.wait_for_selector("#classify", state="attached")
     taken_ms: float = page.evaluate(FIRST_ANSWER, text)
     page.close()
     return taken_ms
