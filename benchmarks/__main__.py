@@ -41,8 +41,10 @@ PARTS = {
     "report": "benchmarks.report",
     "usage": "benchmarks.usage",
 }
-# Parts that make up their own tokens.
-WITHOUT_ROWS = {"convolution", "layers", "generation", "exits", "language", "usage"}
+# Parts that make up their own tokens, or read the demo.
+WITHOUT_ROWS = {
+    *("attention", "layers", "convolution", "generation", "exits", "language", "study", "report", "usage"),
+}
 PRESETS = ("baseline", "recurrent")
 
 

@@ -43,7 +43,7 @@ def measure(setting: Setting) -> list[Measure]:
 def _planning(folder: Path, setting: Setting) -> list[Measure]:
     data = [{"name": "demo", "tokenizer": "trained", "fraction": part / 10} for part in range(1, 6)]
     models = ["linear", "baseline-tiny", "recurrent-tiny", "stacked-narrow", "stacked-shallow", "recurrent"]
-    seeds = list(range(setting.sized(200, 5)))
+    seeds = list(range(setting.sized(200, 1)))
     values = {"name": "many", "data": data, "models": models, "protocols": ["paper", "tuned"], "seeds": seeds}
     spec, machine = StudySpec.parse(values), Machine(cache_dir=folder / "cache")
     empty, full = folder / "empty", folder / "full"
@@ -94,9 +94,10 @@ def _seconds(work: Callable[[], object], repeats: int = 3) -> tuple[float, float
 
 def _occupation(folder: Path, setting: Setting) -> list[Measure]:
     """Runs 8 small runs as a user would and counts what the cores did meanwhile."""
+    data = {"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000}
     values = {
         "name": "eight",
-        "data": [{"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000}],
+        "data": [{**data, "fraction": 0.1 if setting.quick else 1.0}],
         "models": ["baseline-tiny", "recurrent-tiny"],
         "protocols": ["tuned"],
         "protocol_overrides": [f"max_epochs={setting.sized(2, 1)}"],
