@@ -177,8 +177,8 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
     if name == CLAIMS:
         return claims_markdown(path, studies.read, _addresses(path, studies))
     study, _, part = name.partition(".")
-    present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
-    if study not in present:
+    if not run_folders(studies.results / study):
+        present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
     parts = {"across": across, "splits": by_split, "depths": by_depth, "exports": by_export}
