@@ -20,6 +20,7 @@ from lm_eval.tasks import TaskManager
 
 from language_folders import write_gpt2, write_language_model
 from recurra.core.errors import RecurraError
+from recurra.study import harness
 from recurra.study.harness import RecurraLM
 
 PAIRS = [
@@ -167,16 +168,23 @@ def test_the_harness_runs_a_task_of_its_own_kind_on_it(ours: Path, tasks: Path) 
 
 @pytest.mark.slow
 def test_its_own_command_line_knows_the_model(ours: Path, tasks: Path) -> None:
-    def command(exit: int) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
-        words = ["--model", "recurra", "--model_args", f"pretrained={ours}", f"exit={exit}", "--tasks", "lines"]
-        return subprocess.run(
-            [sys.executable, "-m", "recurra.study.harness", "run", *words, "--include_path", str(tasks)],
-            capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
-
-    done, wrong = command(1), command(7)
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    words = ["--model", "recurra", "--model_args", f"pretrained={ours}", "exit=1", "--tasks", "lines"]
+    done = subprocess.run(
+        [sys.executable, "-m", "recurra.study.harness", "run", *words, "--include_path", str(tasks)],
+        capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "recurra (" in done.stdout and "word_perplexity" in done.stdout
-    assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
-    assert wrong.stderr.strip().splitlines()[-1].startswith("error: ")
+
+
+def test_its_command_line_says_in_one_line_what_is_wrong_with_a_model(
+    ours: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def evaluate() -> None:
+        simple_evaluate(model="recurra", model_args={"pretrained": str(ours), "exit": 7}, tasks=["lines"])
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", evaluate)
+    assert harness.main() == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("error: ") and "Traceback" not in said
