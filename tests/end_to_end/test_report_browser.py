@@ -58,8 +58,7 @@ def report(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_report_reads_on_any_screen(visit: Any, report: Path, width: int, scheme: str) -> None:
     found = visit(report.as_uri(), width=width, scheme=scheme)
     page = found.page
