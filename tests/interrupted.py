@@ -86,7 +86,7 @@ def die_before(owner: str, name: str, call: int) -> None:
 
 Moment = tuple[str, str, int]
 _TRAINER = "recurra.training.trainer"
-_STEPS = {"first step": 1, "middle of epoch 2": 5, "step 10": 10, "step 20": 20, "step 23": 23, "step 30": 30}
+_STEPS = {"first step": 1, "middle of epoch 2": 5, "step 10": 10, "step 23": 23, "step 30": 30}
 # Each is (owner, function, call): the process dies as it enters that call.
 MOMENTS: dict[str, Moment] = {
     **{name: (f"{_TRAINER}:RecurraTrainer", "training_step", step) for name, step in _STEPS.items()},
