@@ -125,6 +125,8 @@ def test_python_blocks_use_names_that_exist() -> None:
 def test_the_blocks_of_the_page_on_python_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_reviews(tmp_path / "reviews.csv", rows=120)
     monkeypatch.chdir(tmp_path)
+    # A second worker would import for seconds what one has.
+    monkeypatch.setattr("recurra.reported_study.workers_for", lambda *_: 1)
     known: dict[str, Any] = {}
     for path, text in blocks("python"):
         if path.name == "python.md":
