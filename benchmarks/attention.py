@@ -63,7 +63,7 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures both presets' heads."""
     results = []
     for name in setting.presets:
-        by_tokens = ask(setting.job("attention", "bf16", name, setting.sized(60, 3), keep_memory=True))
+        by_tokens = ask(setting.job(__name__, "bf16", name, setting.sized(60, 3), keep_memory=True))
         for tokens, times in by_tokens.items():
             for kind, title in (("forward", "forward"), ("both", "forward and backward")):
                 ours, sdpa = times[f"ours {kind}"], times[f"sdpa {kind}"]

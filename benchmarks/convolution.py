@@ -76,7 +76,7 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures the convolutions of the language models' presets, one of each dilation."""
     results = []
     for name, (rows, tokens) in BATCHES.items():
-        by_precision = ask(setting.job("convolution", "", name, setting.sized(30, 2), keep_memory=True))
+        by_precision = ask(setting.job(__name__, "", name, setting.sized(30, 2), keep_memory=True))
         for precision, times in by_precision.items():
             for kind, title in (("forward", "forward"), ("both", "forward and backward")):
                 ours, plain = times[f"ours {kind}"], times[f"plain {kind}"]

@@ -114,13 +114,13 @@ def _seconds(call: Callable[[], object]) -> float:
 def measure(setting: Setting) -> list[Measure]:
     """Measures the recurrent preset, which is the one to deploy."""
     name, count = "recurrent", setting.sized(CHUNKS, 1)
-    jobs = {variant: setting.job("deployment", variant, name, count) for variant in (OURS, PIPELINE, PLAIN, FUSED)}
+    jobs = {variant: setting.job(__name__, variant, name, count) for variant in (OURS, PIPELINE, PLAIN, FUSED)}
     classifier = setting.classifier
     if not classifier and not setting.quick:
         classifier = exiting_export.train(name, Path(setting.corpus), setting.threads)
     if classifier:
         exiting_export.check_shape(classifier, name)
-        jobs[EXITS] = setting.job("deployment", EXITS, classifier, count)
+        jobs[EXITS] = setting.job(__name__, EXITS, classifier, count)
     single: dict[str, list[float]] = {variant: [] for variant in jobs}
     batch: dict[str, list[float]] = {variant: [] for variant in jobs}
     size_mib = 0.0

@@ -95,14 +95,15 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures the given run, if there is one and a threshold keeps its loss."""
     if not setting.run:
         return []
-    chosen = ask(setting.job("exits", CHOOSE, setting.run))
+    chosen = ask(setting.job(__name__, CHOOSE, setting.run))
     tokens = max(1, min(setting.sized(192, 4), chosen["context"] - PROMPT_TOKENS))
     drafts = _drafts(setting, tokens)
     if chosen["rule"] is None:
         return drafts
     variants = {OURS: OURS, EXITS: f"{EXITS}={chosen['rule']}", GPT2: GPT2}
     jobs = {
-        name: setting.job("exits", variant, setting.run, tokens, keep_memory=True) for name, variant in variants.items()
+        name: setting.job(__name__, variant, setting.run, tokens, keep_memory=True)
+        for name, variant in variants.items()
     }
     times: dict[str, list[float]] = {name: [] for name in jobs}
     with setting.competitors(jobs) as competitors:
@@ -132,7 +133,7 @@ def measure(setting: Setting) -> list[Measure]:
 
 def _drafts(setting: Setting, tokens: int) -> list[Measure]:
     """Decodes with and without drafts, each prompt once, in turns; raises `RuntimeError` if a text differs."""
-    jobs = {name: setting.job("exits", name, setting.run, tokens, keep_memory=True) for name in (GREEDY, DRAFTS)}
+    jobs = {name: setting.job(__name__, name, setting.run, tokens, keep_memory=True) for name in (GREEDY, DRAFTS)}
     times: dict[str, list[float]] = {name: [] for name in jobs}
     drafted = accepted = 0
     with setting.competitors(jobs) as competitors:

@@ -95,7 +95,7 @@ def measure(setting: Setting) -> list[Measure]:
     names = list(dict.fromkeys([ours for ours, *_ in comparisons] + [other for _, other, *_ in comparisons]))
     for name in dict.fromkeys([*setting.presets, ENCODER]):
         jobs = {
-            variant: setting.job("fine-tuning", variant, name, steps, keep_memory=variant.startswith("recurra"))
+            variant: setting.job(__name__, variant, name, steps, keep_memory=variant.startswith("recurra"))
             for variant in names
         }
         with setting.competitors(jobs) as competitors:

@@ -88,7 +88,7 @@ def measure(setting: Setting) -> list[Measure]:
     results = []
     for name in setting.presets:
         for precision, target in (("fp32", 70.0), ("bf16", 55.0)):
-            rates = ask(setting.job("forward", precision, name, setting.sized(3, 1), keep_memory=True))
+            rates = ask(setting.job(__name__, precision, name, setting.sized(3, 1), keep_memory=True))
             square = f"torch's {SQUARE} x {SQUARE} product"
             share = f"share of torch's matrix-product rate in a forward pass, {precision}"
             for key, against, title, goal in (

@@ -80,7 +80,7 @@ def _time(
     setting: Setting, name: str, variants: list[str], *, rows: int, tokens: int, turns: int = 3
 ) -> dict[str, float]:
     """Milliseconds of generating, the median of each variant's turns."""
-    jobs = {variant: setting.job("generation", variant, name, tokens, keep_memory=True) for variant in variants}
+    jobs = {variant: setting.job(__name__, variant, name, tokens, keep_memory=True) for variant in variants}
     with setting.competitors(jobs) as competitors:
         for variant in variants:
             # Without cache it takes long enough to need no warming up.

@@ -79,14 +79,14 @@ def _loss_peak(name: str, tokens: int) -> dict[str, float]:
 
 def _steps(setting: Setting, name: str, variants: list[str], width: int) -> dict[str, float]:
     """Milliseconds a step on rows of ``width`` tokens."""
-    jobs = {variant: setting.job("language", variant, name, width, keep_memory=True) for variant in variants}
+    jobs = {variant: setting.job(__name__, variant, name, width, keep_memory=True) for variant in variants}
     with setting.competitors(jobs) as competitors:
         return in_turns(competitors, 1, setting.sized(5, 1), warmup=setting.sized(4, 1))
 
 
 def _peak(setting: Setting, name: str, variant: str, width: int) -> float:
     """MiB that two training steps add to a fresh process that gives freed memory back."""
-    with setting.competitors({variant: setting.job("language", variant, name, width)}) as competitors:
+    with setting.competitors({variant: setting.job(__name__, variant, name, width)}) as competitors:
         competitors[variant].call(0)
         return float(competitors[variant].call(1)["value"])
 
@@ -136,7 +136,7 @@ def measure(setting: Setting) -> list[Measure]:
         )
     )
     loss = setting.sized(LOSS_TOKENS, 8)
-    loss_memory = ask(setting.job("language", f"{LOSS} fp32", LOSS_PRESET, loss))
+    loss_memory = ask(setting.job(__name__, f"{LOSS} fp32", LOSS_PRESET, loss))
     results.append(
         Measure(
             "language",

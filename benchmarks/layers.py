@@ -104,7 +104,7 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 def measure(setting: Setting) -> list[Measure]:
     """Measures the preset ``recurrent``, of the paper's size."""
-    times = ask(setting.job("layers", "norms", "recurrent", setting.sized(60, 2), keep_memory=True))
+    times = ask(setting.job(__name__, "norms", "recurrent", setting.sized(60, 2), keep_memory=True))
     results = [
         Measure(
             part="layers",
@@ -122,7 +122,7 @@ def measure(setting: Setting) -> list[Measure]:
     ]
     lengths = LENGTHS if not setting.quick else LENGTHS[:2]
     by_kind = {
-        kind: {tokens: ask(setting.job("layers", kind, "recurrent", tokens)) for tokens in lengths}
+        kind: {tokens: ask(setting.job(__name__, kind, "recurrent", tokens)) for tokens in lengths}
         for kind in (FUSED, EXPLICIT)
     }
     long = [tokens for tokens in lengths if tokens >= FITTED_FROM] or lengths

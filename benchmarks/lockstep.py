@@ -24,7 +24,7 @@ class Job:
     """Job of a competitor.
 
     Attributes:
-        workload: Name in `benchmarks.worker.WORKLOADS`.
+        workload: Name of the module whose function `build` makes it.
         variant: Which competitor of that workload.
         preset: Shape of the model.
         corpus: Folder of the prepared corpus.

@@ -39,12 +39,12 @@ def measure(setting: Setting) -> list[Measure]:
     results = []
     steps = setting.sized(150, 4)
     for name in setting.presets:
-        bert = ask(setting.job("memory", BERT, name, steps))["peak_mib"]
+        bert = ask(setting.job(__name__, BERT, name, steps))["peak_mib"]
         for variant, title, target in (
             (OURS, "peak memory of a training run, of BERT's", 100.0),
             (OURS_FP32, "the same, ours in FP32 as BERT is", None),
         ):
-            ours = ask(setting.job("memory", variant, name, steps, keep_memory=True))["peak_mib"]
+            ours = ask(setting.job(__name__, variant, name, steps, keep_memory=True))["peak_mib"]
             results.append(
                 Measure(
                     part="memory",

@@ -365,7 +365,7 @@ class Turns:
     def figures(self, names: list[str]) -> dict[str, dict[str, float]]:
         """Medians by figure and name: milliseconds of a text alone; texts a second by texts in a call, in batches."""
         count = self.setting.sized(CHUNKS, 1)
-        jobs = {name: self.setting.job("peers", f"{name} | {self.kind}", self.preset, count) for name in names}
+        jobs = {name: self.setting.job(__name__, f"{name} | {self.kind}", self.preset, count) for name in names}
         values: dict[str, dict[str, list[float]]] = {}
         with self.setting.competitors(jobs) as competitors:
             for index in range(-1, count):

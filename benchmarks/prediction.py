@@ -59,7 +59,7 @@ def measure(setting: Setting) -> list[Measure]:
     for name in setting.presets:
         # As the command does it; a pipeline's user would not.
         jobs = {
-            variant: setting.job("predict", variant, name, chunks, keep_memory=variant != BERT)
+            variant: setting.job(__name__, variant, name, chunks, keep_memory=variant != BERT)
             for variant in (OURS, OURS_FP32, BERT)
         }
         with setting.competitors(jobs) as competitors:

@@ -138,7 +138,7 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures both presets."""
     results = []
     for name in setting.presets:
-        job = setting.job("trainer", "recurra bf16", name, setting.sized(120, 6), keep_memory=True)
+        job = setting.job(__name__, "recurra bf16", name, setting.sized(120, 6), keep_memory=True)
         times = ask(job)
         trainer_ms, plain_ms = np.array(times["trainer_ms"]), np.array(times["plain_ms"])
         plain = float(np.median(plain_ms))

@@ -99,7 +99,7 @@ def measure(setting: Setting) -> list[Measure]:
     for name in setting.presets:
         variants = {OURS: True, OURS_FP32: True, PADDED: False, BERT: False, BERT_KEPT: True}
         jobs = {
-            variant: setting.job("training step", variant, name, steps, keep_memory=keeps)
+            variant: setting.job(__name__, variant, name, steps, keep_memory=keeps)
             for variant, keeps in variants.items()
         }
         with setting.competitors(jobs) as competitors:

@@ -14,24 +14,6 @@ import transformers
 from benchmarks.lockstep import Job
 from recurra.core.environment import tune_allocator
 
-# Modules, imported by name: the Trainer takes seconds to import and most competitors do without it.
-WORKLOADS = {
-    "training step": "benchmarks.training_step",
-    "trainer": "benchmarks.trainer",
-    "fine-tuning": "benchmarks.fine_tuning",
-    "predict": "benchmarks.prediction",
-    "deployment": "benchmarks.deployment",
-    "peers": "benchmarks.peers",
-    "forward": "benchmarks.forward",
-    "memory": "benchmarks.memory",
-    "attention": "benchmarks.attention",
-    "layers": "benchmarks.layers",
-    "convolution": "benchmarks.convolution",
-    "generation": "benchmarks.generation",
-    "exits": "benchmarks.exits",
-    "language": "benchmarks.language",
-}
-
 
 def main() -> int:
     """Builds the job of the first argument and serves its calls until standard input ends."""
@@ -45,7 +27,8 @@ def main() -> int:
     torch.manual_seed(0)
     if job.keep_memory:
         tune_allocator()
-    call = importlib.import_module(WORKLOADS[job.workload]).build(job)
+    # By name: the Trainer takes seconds to import, and most competitors do without it.
+    call = importlib.import_module(job.workload).build(job)
     answers.write("ready\n")
     answers.flush()
     for line in sys.stdin:
