@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import corpus, render
-from benchmarks.measures import Measure, Setting
-from recurra.core.environment import code_record, environment_record
+from benchmarks.measures import Measure, Setting, provenance
 from recurra.core.errors import RecurraError, did_you_mean
 from recurra.core.files import write_json
 
@@ -106,8 +105,7 @@ def _parts(text: str) -> list[str]:
 def _report(options: argparse.Namespace, measures: list[Measure], source: str, wall_s: float) -> dict[str, Any]:
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "code": code_record().model_dump(mode="json"),
-        "environment": environment_record(threads=options.threads, precision="mixed").model_dump(mode="json"),
+        **provenance(threads=options.threads),
         "threads": options.threads,
         "data": source,
         "quick": options.quick,

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from recurra.core.environment import code_record, environment_record
+from benchmarks.measures import provenance
 from recurra.core.files import write_json
 from recurra.evaluation.latency import synchroniser
 from recurra.models.configuration import RecurraConfig
@@ -202,10 +202,7 @@ def measure(device: torch.device, *, quick: bool, budget_s: float) -> dict[str, 
     rates = {name: product_rate(device, size, name, budget_s) for name in precisions}
     _say({"products, TFLOP/s": {name: rate / 1e12 for name, rate in rates.items()}})
     return {
-        "code": code_record().model_dump(mode="json"),
-        "environment": environment_record(
-            threads=torch.get_num_threads(), precision="mixed", accelerator=accelerator_name()
-        ).model_dump(mode="json"),
+        **provenance(threads=torch.get_num_threads(), accelerator=accelerator_name()),
         "products_tflops": {name: rate / 1e12 for name, rate in rates.items()},
         "paths": paths(device, precisions, rates["bf16"], quick=quick, budget_s=budget_s),
         "attention": attention(device, LENGTHS[:1] if quick else LENGTHS, "bf16", budget_s),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 import tempfile
 import time
@@ -21,7 +20,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
 from sklearn.svm import LinearSVC
 
-from recurra.core.environment import code_record, environment_record
+from benchmarks.measures import provenance
+from recurra.core.files import write_json
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
@@ -107,12 +107,7 @@ def main() -> int:
     gaps = [_gap(result) for result in results.values()]
     print(f"mean {np.mean(gaps):+.2f} points, lowest {min(gaps):+.1f} (wanted: at least -0.3, none below -1)")
     if options.json:
-        record = {
-            "measures": results,
-            "code": code_record().model_dump(mode="json"),
-            "environment": environment_record(threads=1, precision="fp32").model_dump(mode="json"),
-        }
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, {"measures": results, **provenance(precision="fp32")})
     return 0
 
 

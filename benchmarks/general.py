@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from benchmarks.encoders import judge
+from benchmarks.measures import provenance
 from recurra.adaptation import AdaptationOptions, adapt
-from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import RecurraError, unknown
 from recurra.core.files import read_json, write_json
 from recurra.core.progress import Reporter
@@ -120,12 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = itertools.product(options.tokens, options.losses, options.plans)
     try:
         folders = [teach(plan, loss, tokens, options) for tokens, loss, plan in wanted]
-        record = {
-            "code": code_record().model_dump(mode="json"),
-            "environment": environment_record(threads=1, precision="mixed").model_dump(mode="json"),
-            "encoders": [described(folder, judged(folder, options)) for folder in folders],
-        }
-        write_json(options.output / "general.json", record)
+        encoders = [described(folder, judged(folder, options)) for folder in folders]
+        write_json(options.output / "general.json", {**provenance(), "encoders": encoders})
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -20,8 +20,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measures import provenance
 from benchmarks.render import number
-from recurra.core.environment import code_record, environment_record
 from recurra.core.files import read_json, write_json
 from recurra.report.figures import standalone
 from recurra.tasks import drawing
@@ -296,12 +296,7 @@ def main() -> int:
             figures.append(asdict(grown))
             print(f"{grown.command}, {grown.size:,} {grown.by}: {grown.seconds:.1f} s, {grown.mib:.0f} MiB", flush=True)
             if options.json:
-                record = {
-                    "measures": figures,
-                    "code": code_record().model_dump(mode="json"),
-                    "environment": environment_record(threads=1, precision="mixed").model_dump(mode="json"),
-                }
-                write_json(options.json, record)
+                write_json(options.json, {"measures": figures, **provenance()})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One measured figure with its target, and the setting that all parts share."""
+"""One measured figure with its target, where it was measured, and the setting that all parts share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lockstep import Competitor, Job
+from recurra.core.environment import code_record, environment_record
+
+
+def provenance(*, threads: int = 1, precision: str = "mixed", accelerator: str | None = None) -> dict[str, Any]:
+    """The code that measured and the machine that it ran on, as JSON values of a record."""
+    machine = environment_record(threads=threads, precision=precision, accelerator=accelerator)
+    return {"code": code_record().model_dump(mode="json"), "environment": machine.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)

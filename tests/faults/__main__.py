@@ -94,15 +94,15 @@ def _options() -> argparse.Namespace:
 
 
 def _write(path: Path, seed: int, account: Account) -> None:
-    from recurra.core.environment import code_record, environment_record
+    from benchmarks.measures import provenance
+
     from recurra.core.files import write_json
 
     write_json(
         path,
         {
             "seed": seed,
-            "code": code_record().model_dump(mode="json"),
-            "environment": environment_record(threads=1, precision="fp32").model_dump(mode="json"),
+            **provenance(precision="fp32"),
             "figures": [{**dataclasses.asdict(figure), "holds": figure.holds} for figure in account.figures],
             "failures": account.failures,
         },
