@@ -6,6 +6,7 @@ The prepared corpus is in a folder, because every competitor reads it in a proce
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,12 @@ def prepare(data_root: Path | None, folder: Path) -> Corpus:
 def read(folder: Path) -> Corpus:
     """Opens a prepared corpus."""
     return Corpus(folder, (folder / "source.txt").read_text(encoding="utf-8"))
+
+
+def chunks(texts: Sequence[str], sentences: int, count: int) -> list[list[str]]:
+    """Cuts so many sentences in random order into chunks; if the texts are fewer, they come again in turn."""
+    order = np.random.default_rng(0).permutation(np.resize(np.arange(len(texts)), sentences))
+    return [[texts[index] for index in part] for part in np.array_split(order, count)]
 
 
 def _real(data_root: Path | None, folder: Path) -> str:

@@ -8,7 +8,6 @@ tokenizer, batches and session options; with and without the fusion of its Trans
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from benchmarks.exiting_export import EXITS
 from benchmarks.lockstep import Competitor, Job
 from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import SQUARE, int8_rate, write_bert
+from benchmarks.turns import timed_s
 from recurra.data.encoding import encode_texts
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import save_tokenizer
@@ -45,7 +45,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     corpus = corpora.read(job.corpus_folder)
     tokenizer = corpus.tokenizer
     tokenizer.model_max_length = corpora.MAX_LENGTH
-    chunks = _chunks(corpus.texts, job.steps)
+    chunks = corpora.chunks(corpus.texts, SENTENCES, CHUNKS)[: job.steps]
     folder = Path(tempfile.mkdtemp(prefix="recurra-bench-onnx-", dir=job.corpus))
     about: dict[str, Any] = {}
     if job.variant == PIPELINE:
@@ -85,30 +85,19 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
 
     def call(index: int) -> dict[str, Any]:
         texts = chunks[index]
-        single = [_seconds(partial(predict, [text])) for text in texts[:SINGLE]]
-        return {"single_ms": [1000 * value for value in single], "batch_s": _seconds(partial(predict, texts)), **about}
+        single_ms = [1000 * timed_s(partial(predict, [text])) for text in texts[:SINGLE]]
+        return {"single_ms": single_ms, "batch_s": timed_s(partial(predict, texts)), **about}
 
     return call
-
-
-def _chunks(texts: list[str], count: int) -> list[list[str]]:
-    order = np.random.default_rng(0).permutation(np.resize(np.arange(len(texts)), SENTENCES))
-    return [[texts[index] for index in part] for part in np.array_split(order, CHUNKS)[:count]]
 
 
 def _operations(corpus_folder: Path, name: str) -> float:
     """Operations that a sentence needs on average, without padding."""
     corpus = corpora.read(corpus_folder)
-    texts = [text for chunk in _chunks(corpus.texts, CHUNKS) for text in chunk]
+    texts = [text for chunk in corpora.chunks(corpus.texts, SENTENCES, CHUNKS) for text in chunk]
     _, offsets = encode_texts(texts, corpus.tokenizer.backend_tokenizer, corpora.MAX_LENGTH)
     config = preset(name)
     return float(np.mean([forward_flops(config, int(tokens)) for tokens in np.diff(offsets)]))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def measure(setting: Setting) -> list[Measure]:

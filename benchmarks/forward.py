@@ -8,8 +8,8 @@ AMD EPYC of Zen 4 (92 and 88 G operations a second, one thread, busy). Operation
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from benchmarks import corpus as corpora
 from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
+from benchmarks.turns import timed_s
 from recurra.deployment.engines.trained import FlatRows, TransformerEngine
 from recurra.models.configuration import RecurraConfig
 from recurra.models.inference import PRECISIONS
@@ -49,12 +50,10 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
         square_rates, own_rates = [], []
         for _ in range(job.steps):
             for index, batch in enumerate(batches):
-                start = time.perf_counter()
-                engine.model(**batch)
-                seconds[index] = min(seconds[index], time.perf_counter() - start)
+                seconds[index] = min(seconds[index], timed_s(partial(engine.model, **batch)))
                 if index % 8 == 0:
-                    square_rates.append(2 * SQUARE**3 / _timed(lambda: square @ square))
-                    own_rates.append(shapes["operations"] / _timed(shapes["run"]))
+                    square_rates.append(2 * SQUARE**3 / timed_s(lambda: square @ square))
+                    own_rates.append(shapes["operations"] / timed_s(shapes["run"]))
         return {
             "forward": sum(operations) / float(seconds.sum()) / 1e9,
             "square": float(np.median(square_rates)) / 1e9,
@@ -75,12 +74,6 @@ def _products(config: RecurraConfig, dtype: torch.dtype, tokens: int) -> dict[st
     pairs = [(torch.randn(tokens, a).to(dtype), torch.randn(b, a).to(dtype)) for a, b in shapes]
     operations = sum(2 * tokens * a * b for a, b in shapes)
     return {"operations": operations, "run": lambda: [torch.nn.functional.linear(x, w) for x, w in pairs]}
-
-
-def _timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def measure(setting: Setting) -> list[Measure]:

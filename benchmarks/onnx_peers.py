@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers import optimizer
 
+from benchmarks.turns import median_ms
 from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.engine import CONFIGURATION_NAME
 from recurra.deployment.onnx.graph import IR_VERSION, OPSET
@@ -83,9 +83,4 @@ def int8_rate(folder: Path, threads: int, repeats: int) -> float:
     )
     session = open_session(path, threads)
     states = {"states": rng.integers(0, 256, (SQUARE, SQUARE), dtype=np.uint8)}
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        session.run(None, states)
-        seconds.append(time.perf_counter() - start)
-    return float(2 * SQUARE**3 / np.median(seconds))
+    return 2 * SQUARE**3 / (median_ms({"product": lambda: session.run(None, states)}, repeats)["product"] / 1e3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from transformers import pipeline
 
 from benchmarks import corpus as corpora
@@ -24,7 +23,7 @@ OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT, pipeline"
 def build(job: Job) -> Callable[[int], None]:
     """Returns the prediction of one competitor; call ``i`` takes the ``i``-th of ``job.steps`` chunks of sentences."""
     corpus = corpora.read(job.corpus_folder)
-    chunks = _chunks(corpus.texts, job.steps)
+    chunks = corpora.chunks(corpus.texts, SENTENCES, TURNS)[: job.steps]
     tokenizer = corpus.tokenizer
     tokenizer.model_max_length = corpora.MAX_LENGTH
     if job.variant == BERT:
@@ -44,12 +43,6 @@ def build(job: Job) -> Callable[[int], None]:
         assert len(classifier.predict(chunks[index])) == len(chunks[index])
 
     return with_classifier
-
-
-def _chunks(texts: list[str], count: int) -> list[list[str]]:
-    """Cuts 10,000 sentences in random order into a chunk a turn and returns the first; sentences come again in turn."""
-    order = np.random.default_rng(0).permutation(np.resize(np.arange(len(texts)), SENTENCES))
-    return [[texts[index] for index in part] for part in np.array_split(order, TURNS)[:count]]
 
 
 def measure(setting: Setting) -> list[Measure]:
