@@ -136,9 +136,7 @@ async def work(client: Client, bodies: Sequence[bytes], texts: int, end: float, 
 async def phase(where: tuple[str, int], bodies: Sequence[bytes], texts: int, clients: int, seconds: float) -> Tally:
     """Runs clients side by side for some seconds."""
     tally, end = Tally(), time.monotonic() + seconds
-    await asyncio.gather(
-        *(work(Client(*where), bodies, texts, end, tally=tally, seed=seed) for seed in range(clients))
-    )  # fmt: skip
+    await asyncio.gather(*(work(Client(*where), bodies, texts, end, tally=tally, seed=seed) for seed in range(clients)))
     return tally
 
 
@@ -212,11 +210,13 @@ def start_peer(folder: Path, body: bytes) -> tuple[subprocess.Popen[str], tuple[
 def beside_peer(options: argparse.Namespace) -> dict[str, Any]:
     """Texts a second of ours and of the peer's server, in turns, by number of clients."""
     bodies = request_bodies(options, sample_texts(options.data, options.text_column))
-    ours, where, _ = start(options)
-    peer, peer_where = start_peer(options.folder, bodies[0])
-    servers = {"ours": (ours.pid, where), "peer": (peer.pid, peer_where)}
     rows = {}
-    try:
+    with contextlib.ExitStack() as stack:
+        ours, where, _ = start(options)
+        stack.callback(_stop, ours)
+        peer, peer_where = start_peer(options.folder, bodies[0])
+        stack.callback(_stop, peer)
+        servers = {"ours": (ours.pid, where), "peer": (peer.pid, peer_where)}
         for clients in PEER_CLIENTS:
             rates: dict[str, list[float]] = {name: [] for name in servers}
             cpu_ms: dict[str, list[float]] = {name: [] for name in servers}
@@ -230,11 +230,13 @@ def beside_peer(options: argparse.Namespace) -> dict[str, Any]:
             row["ratio_texts_s"] = row["ours_texts_s"] / row["peer_texts_s"]
             row["ratio_cpu"] = row["ours_cpu_ms"] / row["peer_cpu_ms"]
             rows[str(clients)] = row
-    finally:
-        for process in (ours, peer):
-            process.terminate()
-            process.wait(60)
     return {"threads": options.threads, "clients": rows}
+
+
+def _stop(process: subprocess.Popen[str]) -> int:
+    """Ends a server; returns its exit code."""
+    process.terminate()
+    return process.wait(60)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -261,8 +263,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         after = asyncio.run(resident_mib(where))
         rate = load.texts / options.seconds
     finally:
-        process.terminate()
-        code = process.wait(60)
+        code = _stop(process)
     engine, batch = max(before_load, engine_rate(options.folder, texts, options.seconds, options.threads))
     room = max(options.clients * options.texts // 2, options.texts)
     overload, recovery_s = overloaded(options, bodies, room)
@@ -297,8 +298,7 @@ def overloaded(options: argparse.Namespace, bodies: Sequence[bytes], room: int) 
         tally = asyncio.run(phase(where, bodies, options.texts, OVERLOAD * options.clients, options.seconds))
         recovery_s = asyncio.run(recovered_s(where, bodies[0]))
     finally:
-        process.terminate()
-        process.wait(60)
+        _stop(process)
     return tally, recovery_s
 
 
