@@ -8,16 +8,15 @@ a tenth of SST-2 where the data root has it, a minute or two. Without either the
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.command import run_recurra
 from benchmarks.measures import Measure
-from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.errors import ConfigurationError
 from recurra.core.files import read_json
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import export_run
@@ -39,14 +38,12 @@ def train(name: str, folder: Path, threads: int) -> str:
     Raises:
         RunError: If the training fails.
     """
-    if not os.environ.get("RECURRA_DATA_ROOT"):
+    root = os.environ.get("RECURRA_DATA_ROOT")
+    if not root:
         return ""
     run = folder / "classifier-with-exits"
-    command = [sys.executable, "-m", "recurra", "train", "--model", name, "--data", "sst2", "--output", str(run)]
-    command += ["--threads", str(threads), "--no-latency", "--quiet", *_TRAINED_WITH]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise RunError(f"the classifier with exits was not trained: {process.stderr.strip()[-300:]}")
+    given = ("--model", name, "--data", "sst2", "--data-root", root, "--output", run, "--threads", threads)
+    run_recurra("train", *given, "--no-latency", *_TRAINED_WITH)
     return str(run)
 
 
