@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -204,6 +205,7 @@ WORD = re.compile(r"\bleak", re.IGNORECASE)
 COLUMN = re.compile(r"perplexity|^a word$|as trained", re.IGNORECASE)
 
 
+@functools.cache
 def leaking_figures() -> set[str]:
     """What the records say of models that failed the causality audit, as documents round it; and what was published."""
     found = set(PUBLISHED)
@@ -215,9 +217,6 @@ def leaking_figures() -> set[str]:
                     for value in (head["token_perplexity"], head["word_perplexity"]):
                         found |= {f"{value:.2f}", f"{value:.3f}", f"{value:.4f}"}
     return found
-
-
-KNOWN = leaking_figures()
 
 
 def passages(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -247,7 +246,7 @@ def quoted(text: str, headings: list[str], cells: list[str]) -> set[str]:
     about = re.search("perplexit|CRT-Deep", text, re.IGNORECASE) or any(map(COLUMN.search, headings))
     if about:
         numbers |= {match.group(1) for match in BEFORE.finditer(text)}
-        numbers |= KNOWN & set(re.findall(BARE, text))
+        numbers |= leaking_figures() & set(re.findall(BARE, text))
     for heading, cell in zip(headings, cells, strict=False):
         if COLUMN.search(heading):
             numbers |= set(re.findall(NUMBER, cell))
