@@ -56,7 +56,7 @@ def main() -> int:
         source = "made-up tokens"
         if not WITHOUT_ROWS.issuperset(options.only):
             _say("preparing the rows")
-            source = corpus.prepare(options.data_root, Path(folder)).source
+            source = corpus.prepare(options.data_root, Path(folder))
         runs = options.run, options.classifier
         rest = *runs, options.data_root, tuple(options.peers)
         setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *rest)

@@ -15,7 +15,6 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks import lengths
-from recurra.core.errors import UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.encoding import EncodedSplit, encode_split
@@ -31,15 +30,9 @@ MADE_UP = "made-up words at SST-2's lengths (benchmarks/lengths.py): no --data-r
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus.
-
-    Attributes:
-        folder: Its folder: ``train.safetensors``, ``test.safetensors``, ``texts.json``, ``tokenizer/``.
-        source: What the rows are, for the table.
-    """
+    """A prepared corpus, in a folder: ``train.safetensors``, ``test.safetensors``, ``texts.json``, ``tokenizer/``."""
 
     folder: Path
-    source: str
 
     @property
     def train(self) -> EncodedSplit:
@@ -62,21 +55,9 @@ class Corpus:
         return read_tokenizer(str(self.folder / "tokenizer"))
 
 
-def prepare(data_root: Path | None, folder: Path) -> Corpus:
-    """Tokenises SST-2 of ``data_root``, or makes up rows, and writes them to ``folder``."""
-    try:
-        source = _real(data_root, folder)
-    except UnavailableError:
-        if data_root is not None:
-            raise
-        source = _made_up(folder)
-    (folder / "source.txt").write_text(source, encoding="utf-8")
-    return Corpus(folder, source)
-
-
-def read(folder: Path) -> Corpus:
-    """Opens a prepared corpus."""
-    return Corpus(folder, (folder / "source.txt").read_text(encoding="utf-8"))
+def prepare(data_root: Path | None, folder: Path) -> str:
+    """Tokenises SST-2 of ``data_root``, or makes up rows, and writes them to ``folder``; says what they are."""
+    return _made_up(folder) if data_root is None else _real(data_root, folder)
 
 
 def chunks(texts: Sequence[str], sentences: int, count: int) -> list[list[str]]:
@@ -85,9 +66,7 @@ def chunks(texts: Sequence[str], sentences: int, count: int) -> list[list[str]]:
     return [[texts[index] for index in part] for part in np.array_split(order, count)]
 
 
-def _real(data_root: Path | None, folder: Path) -> str:
-    if data_root is None:
-        raise UnavailableError("no data root")
+def _real(data_root: Path, folder: Path) -> str:
     config = DataConfig(name="sst2", protocol="official", max_length=MAX_LENGTH)
     dataset = load_dataset(config, data_root)
     tokenizer = load_tokenizer(config, dataset, data_root)

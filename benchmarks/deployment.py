@@ -42,7 +42,7 @@ MIB = 2**20
 
 def build(job: Job) -> Callable[[int], dict[str, Any]]:
     """Returns a call that classifies the ``i``-th of ``job.steps`` chunks, one by one and in batches."""
-    corpus = corpora.read(job.corpus_folder)
+    corpus = corpora.Corpus(job.corpus_folder)
     tokenizer = corpus.tokenizer
     tokenizer.model_max_length = corpora.MAX_LENGTH
     chunks = corpora.chunks(corpus.texts, SENTENCES, CHUNKS)[: job.steps]
@@ -93,7 +93,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
 
 def _operations(corpus_folder: Path, name: str) -> float:
     """Operations that a sentence needs on average, without padding."""
-    corpus = corpora.read(corpus_folder)
+    corpus = corpora.Corpus(corpus_folder)
     texts = [text for chunk in corpora.chunks(corpus.texts, SENTENCES, CHUNKS) for text in chunk]
     _, offsets = encode_texts(texts, corpus.tokenizer.backend_tokenizer, corpora.MAX_LENGTH)
     config = preset(name)

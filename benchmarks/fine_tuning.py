@@ -37,7 +37,7 @@ BERT, BY_LENGTH, LOOP = (
 
 def build(job: Job) -> Callable[[int], None]:
     """Returns a call that trains a fresh model by one pass; call ``i`` takes the ``i``-th rows."""
-    split = corpora.read(job.corpus_folder).train
+    split = corpora.Corpus(job.corpus_folder).train
     order = np.random.default_rng(0).permutation(len(split))
     count = job.steps * PROTOCOL.batch_size
 

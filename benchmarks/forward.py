@@ -31,7 +31,7 @@ SQUARE = 2048
 
 def build(job: Job) -> Callable[[int], dict[str, float]]:
     """Returns a call that measures one preset in one precision (the variant), over ``job.steps`` rounds."""
-    corpus = corpora.read(job.corpus_folder)
+    corpus = corpora.Corpus(job.corpus_folder)
     split = corpus.test
     engine = TransformerEngine(
         models.ours(job.preset), corpus.tokenizer, precision=job.variant, max_length=corpora.MAX_LENGTH

@@ -19,7 +19,7 @@ OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT"
 
 def build(job: Job) -> Callable[[int], dict[str, float]]:
     """Returns a call that trains ``job.steps`` steps and returns the process's peak in MiB, after and before."""
-    split = corpora.read(job.corpus_folder).train
+    split = corpora.Corpus(job.corpus_folder).train
 
     def call(_: int) -> dict[str, float]:
         before = peak_memory_mib()

@@ -89,7 +89,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     """Returns a call that classifies the ``i``-th chunk of short or long texts, one by one and in batches."""
     variant, kind = job.variant.split(" | ")
     predict: Callable[[Sequence[str]], object]
-    corpus = corpora.read(job.corpus_folder)
+    corpus = corpora.Corpus(job.corpus_folder)
     length, tokenizer = TOKENS[kind], corpus.tokenizer
     texts = corpus.texts if kind == SHORT else _long_texts(job.corpus_folder)
     order = np.random.default_rng(0).permutation(len(texts))[: TEXTS[kind]]

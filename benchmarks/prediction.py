@@ -22,7 +22,7 @@ OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT, pipeline"
 
 def build(job: Job) -> Callable[[int], None]:
     """Returns the prediction of one competitor; call ``i`` takes the ``i``-th of ``job.steps`` chunks of sentences."""
-    corpus = corpora.read(job.corpus_folder)
+    corpus = corpora.Corpus(job.corpus_folder)
     chunks = corpora.chunks(corpus.texts, SENTENCES, TURNS)[: job.steps]
     tokenizer = corpus.tokenizer
     tokenizer.model_max_length = corpora.MAX_LENGTH

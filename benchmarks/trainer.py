@@ -113,7 +113,7 @@ def train_bert(preset: str, rows: EncodedSplit, arguments: Any) -> None:
 
 def build(job: Job) -> Callable[[int], dict[str, list[float]]]:
     """Returns a call that trains ``job.steps`` steps both ways and gives the milliseconds of each step."""
-    split = corpora.read(job.corpus_folder).train
+    split = corpora.Corpus(job.corpus_folder).train
 
     def call(_: int) -> dict[str, list[float]]:
         model = models.ours(job.preset)

@@ -30,7 +30,7 @@ OURS, OURS_FP32, PADDED, BERT, BERT_KEPT = "recurra bf16", "recurra fp32", "padd
 
 def build(job: Job) -> Callable[[int], None]:
     """Returns the step of one competitor; call ``i`` takes its ``i``-th batch."""
-    split = corpora.read(job.corpus_folder).train
+    split = corpora.Corpus(job.corpus_folder).train
     if job.variant in (BERT, BERT_KEPT):
         model = models.bert(job.preset)
         batches = representative(_shuffled(split), split, job.steps)

@@ -169,7 +169,7 @@ def test_a_run_competes_with_its_own_rule(
         texts = TEXTS
         tokenizer = type("Tokenizer", (), {"model_max_length": 0})()
 
-    monkeypatch.setattr(deployment.corpora, "read", lambda folder: Corpus())
+    monkeypatch.setattr(deployment.corpora, "Corpus", lambda folder: Corpus())
     monkeypatch.setattr(deployment, "SENTENCES", 24)
     call = deployment.build(Job("deployment", exiting_export.EXITS, str(runs["exits"]), str(tmp_path), 1, 2))
     found = call(1)

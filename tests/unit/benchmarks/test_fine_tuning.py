@@ -21,7 +21,7 @@ def split(monkeypatch: pytest.MonkeyPatch) -> EncodedSplit:
     lengths = dice.integers(3, 9, size=3 * STEPS * BATCH)
     ids = dice.integers(5, 900, size=lengths.sum()).astype(np.int32)
     split = EncodedSplit(ids, np.cumsum([0, *lengths]), dice.integers(0, 2, len(lengths)))
-    monkeypatch.setattr(fine_tuning.corpora, "read", lambda _: type("Corpus", (), {"train": split})())
+    monkeypatch.setattr(fine_tuning.corpora, "Corpus", lambda _: type("Corpus", (), {"train": split})())
     return split
 
 
