@@ -90,13 +90,9 @@ class Competitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         if kind is not None:
             self._process.terminate()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.__exit__(kind, error, at)
 
 
 def in_turns(
