@@ -70,8 +70,8 @@ def relink(text: str, page: PurePosixPath, root: Path = ROOT) -> tuple[str, set[
 
     def target(match: re.Match[str]) -> str:
         path = PurePosixPath(os.path.normpath(page.parent / match[1]))
-        if not (root / path).exists() or path.parts[0] == "..":
-            raise BrokenLinkError(f"{page} links to {match[1]}, which does not exist; correct the link")
+        if not (root / path).exists() or path.parts[:1] in ((), ("..",)):
+            raise BrokenLinkError(f"{page} links to {match[1]}, which does not exist or is no page; correct the link")
         if not path.is_relative_to("docs") and path.as_posix() not in DOCUMENTS:
             outside.add(path)
         return f"]({os.path.relpath(place(path, root), home)}{match[2] or ''})"

@@ -140,7 +140,7 @@ def test_links_of_a_copy_stay_inside_the_pages_and_those_to_nothing_are_refused(
     listing = (pages / "files/results/README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((.*)\)", listing) == ["x/record.json", "y.yaml"]
     assert not list(pages.rglob("*.parquet"))
-    for target in ("gone.md", "../../../outside.md"):
+    for target in ("gone.md", "../../../outside.md", "../.."):
         with pytest.raises(BrokenLinkError, match=f"docs/a/b.md links to {target}, which does not exist"):
             relink(f"[x]({target})", PurePosixPath("docs/a/b.md"), project)
 
