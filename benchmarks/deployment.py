@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import pipeline
 
 from benchmarks import corpus as corpora
 from benchmarks import exiting_export, models
@@ -49,6 +48,8 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="recurra-bench-onnx-", dir=job.corpus))
     about: dict[str, Any] = {}
     if job.variant == PIPELINE:
+        from transformers import pipeline  # seconds, which the others do without
+
         model = models.bert(job.preset, dict(enumerate(LABELS))).eval()
         classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
 

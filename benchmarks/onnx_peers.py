@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
-from onnxruntime.transformers import optimizer
 
 from benchmarks.turns import median_ms
 from recurra.deployment.onnx import MODEL_NAME
@@ -24,6 +22,9 @@ SQUARE = 2048
 
 def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
     """Writes BERT as an int8 ``model.onnx``, with its ``config.json``."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers import optimizer
+
     exported, merged = folder / "whole.onnx", folder / "merged.onnx"
     export_bert(model, exported)
     config = model.config

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transformers import pipeline
-
 from benchmarks import corpus as corpora
 from benchmarks import models
 from benchmarks.lockstep import Job, in_turns
@@ -27,6 +25,8 @@ def build(job: Job) -> Callable[[int], None]:
     tokenizer = corpus.tokenizer
     tokenizer.model_max_length = corpora.MAX_LENGTH
     if job.variant == BERT:
+        from transformers import pipeline  # seconds, which the others do without
+
         model = models.bert(job.preset, dict(enumerate(LABELS))).eval()
         classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
 
