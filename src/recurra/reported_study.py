@@ -32,7 +32,6 @@ from recurra.core.record import (
     EpochRecord,
     LabelRunRecord,
     holds_any_record,
-    read_any_record,
 )
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
@@ -56,13 +55,13 @@ from recurra.study.estimate import Expectation, expect, whole_seconds
 from recurra.study.executor import RUN_MODULE, Executor, LocalExecutor, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
-from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
+from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, finished_run, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unlabelled_without_teacher
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.status import check_measure
 from recurra.study.workers import Workers
-from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
+from recurra.tasks.base import ENCODER, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
@@ -482,8 +481,7 @@ def report_records(
         CheckpointError: If a record cannot be trusted.
         ConfigurationError: If there is no study file, or it is wrong.
     """
-    records = [(run, read_any_record(run)) for run in read_study(folder) if holds_any_record(run)]
-    outcomes = [PlannedRun(RunConfig.parse(record.config), run, "done", record=record) for run, record in records]
+    outcomes = [finished_run(run) for run in read_study(folder) if holds_any_record(run)]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
     return _write_report(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from interrupted import export_in_a_study, in_a_process
 from recurra import reported_study as study_module
 from recurra.core.configuration import read_yaml, write_yaml
-from recurra.core.record import read_record
 from recurra.core.sealed import seal_model
 from recurra.deployment.export_record import ExportRequest, error_path, export_folder
 from recurra.study import exporting
@@ -44,7 +43,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
     places = tmp_path / "exports" / run_id
     # The second is whole and has no record: it did not happen.
     assert {path.name for path in places.iterdir()} == {"safetensors-fp32", "safetensors-fp32.json", "safetensors-fp16"}
-    runs = [PlannedRun(trained.config, trained.folder, "done", record=read_record(trained.folder))]
+    runs = [PlannedRun(trained.config, trained.folder, "done")]
     assert [item.state for item in plan_exports(spec, tmp_path, runs)] == ["done", "to do"]
     first = snapshot(places / "safetensors-fp32")
     assert in_a_process(export_in_a_study, tmp_path, work[1:], 2) == 0

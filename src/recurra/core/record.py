@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,7 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
-from recurra.core.packed import in_study
+from recurra.core.packed import in_study, read_study_bytes
 from recurra.core.record_parts import (
     ANSWERS,
     AnyDecisionRecord,
@@ -25,6 +26,7 @@ from recurra.core.record_parts import (
     OneLabelRecord,
     Part,
     RunRecordBase,
+    hash_of_text,
 )
 from recurra.core.sealed import read_sealed
 
@@ -497,6 +499,25 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
 def holds_any_record(folder: Path | str) -> bool:
     """Whether a folder holds a record of any run."""
     return in_study(_record_path(folder))
+
+
+def holds_record(folder: Path | str, config_hash: str) -> bool:
+    """Whether a folder holds the record of a run of this configuration.
+
+    A record as `write_record` leaves it is known by its hash and by the lines of its first keys and its configuration:
+    a plan of thousands of runs needs no more of them. No text in JSON has a line break, and inner keys are indented.
+
+    Raises:
+        CheckpointError: For any other record that cannot be read, such as a changed one.
+    """
+    if not holds_any_record(folder):
+        return False
+    with contextlib.suppress(OSError):
+        text = read_study_bytes(_record_path(folder))
+        first = f'{{\n "schema_version": {SCHEMA_VERSION},\n "content_hash": "{hash_of_text(text)}",\n'
+        if text.startswith(first.encode()) and f'\n "config_hash": "{config_hash}",\n'.encode() in text:
+            return True
+    return read_any_record(folder).config_hash == config_hash
 
 
 def _record_path(folder: Path | str) -> Path:

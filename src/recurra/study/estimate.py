@@ -209,7 +209,9 @@ def _recorded_rate(members: Sequence[PlannedRun], data: StudyData) -> tuple[floa
     """Median operations a second over a model's records (for a control: seconds), and the number of records."""
     values: list[float] = []
     for run in members:
-        if run.record is not None and (seconds := whole_seconds(run.record)) > 0 and len(values) < RECORDS_A_MODEL:
+        if len(values) == RECORDS_A_MODEL:
+            break
+        if run.record is not None and (seconds := whole_seconds(run.record)) > 0:
             flops = training_flops(run.config, data, run.record.training.epochs)
             values.append(seconds if flops is None else flops / seconds)
     return (statistics.median(values), len(values)) if values else (None, 0)

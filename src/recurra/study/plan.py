@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,7 +19,7 @@ from recurra.core.errors import CheckpointError, StorageError
 from recurra.core.files import is_part, read_json, write_json, write_text
 from recurra.core.packed import RUNS_NAME, run_folders
 from recurra.core.progress import ProgressTask, Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, holds_any_record, read_any_record
+from recurra.core.record import RECORD_NAME, AnyRecord, holds_record, read_any_record
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import RunConfig
 
@@ -206,13 +207,30 @@ class PlannedRun:
     state: State
     reason: str | None = None
     progress: RunProgress | None = None
-    record: AnyRecord | None = None
     exit_code: int = 1
+
+    @cached_property
+    def record(self) -> AnyRecord | None:
+        """The record of a run that is done, read when it is first asked for.
+
+        Raises:
+            CheckpointError: If it cannot be read, for example because a later version wrote it.
+        """
+        return read_any_record(self.folder) if self.state == "done" else None
 
     @property
     def error(self) -> str | None:
         """Why it has no record; None if it has one."""
-        return None if self.record is not None else self.reason or "not run yet"
+        return None if self.state == "done" else self.reason or "not run yet"
+
+
+def finished_run(folder: Path) -> PlannedRun:
+    """The finished run in a folder, known by its record alone."""
+    record = read_any_record(folder)
+    run = PlannedRun(RunConfig.parse(record.config), folder, "done")
+    # It is not read again.
+    vars(run)["record"] = record
+    return run
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
@@ -224,7 +242,7 @@ def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
     # A packed run has no weights: a teacher is trained again if one of its students is still to come.
     teachers = {teacher.run_id for run in runs if run.state != "done" for teacher in run.config.teachers}
     return [
-        replace(run, state="to do", record=None)
+        replace(run, state="to do")
         if run.state == "done" and run.config.run_id in teachers and not (run.folder / RECORD_NAME).exists()
         else run
         for run in runs
@@ -235,8 +253,8 @@ def read_state(output: Path, config: RunConfig) -> PlannedRun:
     """One run of a study with its state."""
     folder = run_folder(output, config)
     try:
-        if holds_any_record(folder) and (record := read_any_record(folder)).config_hash == config.config_hash:
-            return PlannedRun(config, folder, "done", record=record)
+        if holds_record(folder, config.config_hash):
+            return PlannedRun(config, folder, "done")
     except CheckpointError as error:
         return PlannedRun(config, folder, "refused", str(error))
     progress = read_progress(folder)
@@ -265,7 +283,7 @@ def note_failure(path: Path, reason: str, *, kind: str, code: int) -> None:
 
 
 def refuse_untrusted(runs: list[PlannedRun]) -> None:
-    """Refuses a plan with a record that cannot be trusted: it must neither count nor be overwritten.
+    """Reads the records of a plan, and refuses one that cannot be trusted: it must neither count nor be overwritten.
 
     Raises:
         CheckpointError: With the reason of the first such record.
@@ -273,3 +291,4 @@ def refuse_untrusted(runs: list[PlannedRun]) -> None:
     for run in runs:
         if run.state == "refused":
             raise CheckpointError(str(run.reason))
+        _ = run.record

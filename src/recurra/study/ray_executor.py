@@ -301,7 +301,7 @@ class RayExecutor(Executor):
         except RecurraError as error:
             return self._failed(config, str(error), error.exit_code)
         outcome = outcome_of(self.output, config, answer.ended)
-        self.reporter.say(f"{config.run_id}: {'done' if outcome.record else 'failed'} on {answer.node}")
+        self.reporter.say(f"{config.run_id}: {outcome.state} on {answer.node}")
         return outcome
 
     def stop(self) -> None:

@@ -51,9 +51,8 @@ def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
     for config in (linear, first):
         RunFactory(tmp_path / "runs").run(config.model, run_id=config.run_id)
     records = {config.run_id: read_record(run_folder(tmp_path, config)) for config in (linear, first)}
-    runs = [
-        PlannedRun(config, tmp_path, "done", record=records.get(config.run_id)) for config in (linear, first, second)
-    ]
+    runs = [PlannedRun(config, run_folder(tmp_path, config), "done") for config in (linear, first)]
+    runs.append(PlannedRun(second, run_folder(tmp_path, second), "to do"))
 
     def states() -> list[str]:
         return [item.state for item in plan_exports(study, tmp_path, runs)]
@@ -72,5 +71,5 @@ def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
     assert plan[1].reason == "too wide" and plan[1].plain()["state"] == "failed"
     # Trained anew, the run is another: its export is made again.
     write_record(run_folder(tmp_path, first), records[first.run_id].model_copy(update={"wall_s": 12.5}))
-    runs[1] = PlannedRun(first, tmp_path, "done", record=read_record(run_folder(tmp_path, first)))
+    runs[1] = PlannedRun(first, run_folder(tmp_path, first), "done")
     assert states()[0] == "to do"

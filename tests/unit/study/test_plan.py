@@ -214,6 +214,13 @@ def test_nothing_is_estimated_while_nothing_runs(tmp_path: Path) -> None:
     assert study_status(spec(), tmp_path).remaining_s == 0
 
 
+def test_a_plan_of_finished_runs_reads_no_record_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in plan_study(spec(), tmp_path):
+        finish(tmp_path, run.config)
+    monkeypatch.setattr("recurra.core.record.read_any_record", lambda _: pytest.fail("a record is read"))
+    assert {run.state for run in plan_study(spec(), tmp_path)} == {"done"}
+
+
 def test_status_leaves_the_locks_alone(runs: list[PlannedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "out"
     with locked_folder(output), locked_folder(runs[2].folder):

@@ -20,9 +20,9 @@ from recurra.cli.main import main
 from recurra.comparison import compare as compare_models
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
-from recurra.core.files import write_json
+from recurra.core.files import read_json, write_json
 from recurra.core.progress import Reporter
-from recurra.core.record import AuditResult, read_record
+from recurra.core.record import AuditResult, RunRecord, read_record
 from recurra.reported_study import StudyResult, report_study, run_and_report, time_side_by_side
 from recurra.study.plan import PlannedRun, plan_study, run_folder
 from recurra.study.spec import StudySpec
@@ -73,7 +73,7 @@ class MadeUp:
                 audits.append(AuditResult(name="invariance.padding", status="failed", summary="it changes"))
             accuracy = MadeUp.accuracies.get(config.model, 0.8)
             finish(self.output, config, accuracy, rows=MadeUp.rows, audits=audits)
-            outcomes.append(PlannedRun(config, folder, "done", record=read_record(folder)))
+            outcomes.append(PlannedRun(config, folder, "done"))
         return outcomes
 
 
@@ -178,6 +178,20 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     for words in (["plan", "--no-cost"], ["status"]):
         out, err = command("study", *words, tmp_path / "study.yaml", "--output", tmp_path, code=2)
         assert "refused" in out and said in err and err.count("\n") == 1
+
+
+def test_a_record_of_a_later_version_stops_the_study_before_it_starts(tmp_path: Path) -> None:
+    run(spec(), tmp_path)
+    MadeUp.started.clear()
+    path = run_folder(tmp_path, plan_study(spec(), tmp_path)[1].config) / "record.json"
+    values = {**read_json(path), "later": 1}
+    write_json(path, {**values, "content_hash": RunRecord.hash_of(values)})
+    before = snapshot(tmp_path)
+    with pytest.raises(CheckpointError, match="'later'"):
+        run(spec(seeds=[0, 1, 2]), tmp_path)
+    with pytest.raises(CheckpointError, match="'later'"):
+        report_study(spec(), tmp_path, command="recurra study report")
+    assert MadeUp.started == [] and snapshot(tmp_path) == before
 
 
 def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
