@@ -367,7 +367,7 @@ def run_and_report(
             expected: Expectation | str | None = None
             if estimate and pending and not reporter.quiet:
                 reporter.say("estimating how long each model takes")
-                expected = expect(spec, output, machine, pool, reporter)
+                expected = expect(spec, pending, output, machine, pool, reporter=reporter)
                 for line in [expected] if isinstance(expected, str) else expected.lines():
                     reporter.say(line)
             untimed = replace(machine, latency=False)

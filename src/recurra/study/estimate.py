@@ -293,10 +293,18 @@ class Expectation:
         return seconds_left(waiting, self.workers)
 
 
-def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, reporter: Reporter) -> Expectation | str:
-    """Estimates in a worker how long a study will take; returns the reason if that is impossible."""
+def expect(
+    spec: StudySpec,
+    pending: Sequence[RunConfig],
+    output: Path,
+    machine: Machine,
+    workers: Workers,
+    *,
+    reporter: Reporter,
+) -> Expectation | str:
+    """Estimates in a worker how long runs of a study will take; returns the reason if that is impossible."""
     started = time.monotonic()
-    call_arguments = "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads
+    call_arguments = "recurra.study.estimate:costs_of_runs", spec.plain(), str(output), workers.threads
     with reporter.task("estimating", len(spec.models)) as task:
 
         def follow(line: str) -> None:
@@ -306,13 +314,14 @@ def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, re
         ended = workers.call(*call_arguments, machine=machine, say=follow)
     if ended.code:
         return f"the time could not be estimated: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
-    runs = [run.config for run in plan_study(spec, output) if run.state != "done"]
-    costs = {name: RunCost(**cost) for name, cost in ended.result.items()}
-    return Expectation(runs, costs, max(1, workers.count), time.monotonic() - started)
+    # Runs of a file that has just changed have other names there.
+    unknown = vars(RunCost(None, None))
+    costs = {run.run_id: RunCost(**ended.result.get(run.run_id, unknown)) for run in pending}
+    return Expectation(pending, costs, max(1, workers.count), time.monotonic() - started)
 
 
-def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, threads: int) -> dict[str, dict[str, Any]]:
-    """Cost of every run that is not done, as plain values; models without a record are timed."""
+def costs_of_runs(data: StudyData, spec: Mapping[str, Any], output: str, threads: int) -> dict[str, dict[str, Any]]:
+    """Cost of every run of a study, as plain values; models without a record are timed."""
     planned = plan_study(StudySpec.parse(spec), Path(output))
     if any(run.config.needs_torch for run in planned):
         from recurra.models.quiet import quieten_libraries
@@ -325,5 +334,4 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
         sys.stdout.flush()
         return speed
 
-    costs = cost_plan(planned, data, time_and_print).runs
-    return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}
+    return {name: vars(cost) for name, cost in cost_plan(planned, data, time_and_print).runs.items()}

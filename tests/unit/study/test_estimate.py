@@ -24,7 +24,7 @@ from recurra.study.estimate import (
     Expectation,
     RunCost,
     cost_plan,
-    costs_of_pending,
+    costs_of_runs,
     data_cost,
     expect,
     training_flops,
@@ -170,7 +170,7 @@ def _speeds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_speeds")
 def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, known: StudyData) -> None:
     spec = study(tmp_path, **SMALL)
-    costs = costs_of_pending(known, spec.plain(), str(tmp_path / "out"), 1)
+    costs = costs_of_runs(known, spec.plain(), str(tmp_path / "out"), 1)
     runs = expand(spec)
     assert set(costs) == {run.run_id for run in runs}
     lines = Expectation(runs, {name: RunCost(**cost) for name, cost in costs.items()}, 1, 4.0).lines()
@@ -188,7 +188,7 @@ def test_of_folds_which_have_equally_many_rows_one_is_timed_for_all(
     timed: list[str] = []
     monkeypatch.setattr(estimate, "time_model", lambda config, *_: timed.append(config.model) or (7.0, None))
     folds = study(tmp_path, models=["linear"], data=[{"name": str(write_reviews(tmp_path / "rows.csv")), "folds": 3}])
-    costs = costs_of_pending(StudyData(), folds.plain(), str(tmp_path / "out"), 1)
+    costs = costs_of_runs(StudyData(), folds.plain(), str(tmp_path / "out"), 1)
     assert timed == ["linear"] and [cost["seconds"] for cost in costs.values()] == [7.0] * 3
 
 
@@ -228,8 +228,19 @@ def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pa
 
 def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
     spec = study(tmp_path, models=["minilm-of-nobody.yaml"])
-    said = expect(spec, tmp_path / "out", Machine(), Inline(1, 1), Reporter(quiet=True))
+    said = expect(spec, [], tmp_path / "out", Machine(), Inline(1, 1), reporter=Reporter(quiet=True))
     assert isinstance(said, str) and said.startswith("the time could not be ") and "minilm-of-nobody.yaml" in said
+
+
+def test_a_run_that_another_process_has_just_finished_is_still_expected(tmp_path: Path) -> None:
+    spec, output, machine = study(tmp_path, models=["linear"]), tmp_path / "out", Machine(cache_dir=tmp_path / "cache")
+    (run,) = expand(spec)
+    finish(output, run, values={"wall_s": 7.0})
+    renamed = run.model_copy(update={"data_hash": "of the file as it was"})
+    found = expect(spec, [run, renamed], output, machine, Inline(1, 1), reporter=Reporter(quiet=True))
+    assert isinstance(found, Expectation) and found.left_s() == 7.0
+    (ended,) = plan_study(spec, output)
+    assert found.note(ended) == "about 7.0 s left"
 
 
 # A budget of minutes.
