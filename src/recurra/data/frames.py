@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,17 @@ class RowsInMemory:
     described: str
     sources: dict[str, str]
 
-    def files(self, folder: Path) -> dict[str, Path]:
-        """The path of each split that `write` makes in a folder; the names hold a hash of all rows."""
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The name of the file of each split, with a hash of all rows."""
         stem = f"rows-{content_hash(self.parts)}"
-        names = {split: stem if split == SPLITS[0] else f"{stem}-{split}" for split in self.parts}
-        return {split: folder / f"{name}.parquet" for split, name in names.items()}
+        return {split: f"{stem}{'' if split == SPLITS[0] else f'-{split}'}.parquet" for split in self.parts}
 
     def write(self, folder: Path) -> None:
         """Writes each split as Parquet, unless its file already holds the same rows."""
-        for split, path in self.files(folder).items():
-            table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
+        for split, columns in self.parts.items():
+            path = folder / self.names[split]
+            table = pa.table({name: pa.array(cells, pa.string()) for name, cells in columns.items()})
             table = table.replace_schema_metadata({MADE_FROM: self.sources[split].encode("utf-8")})
             if not _holds(path, table):
                 with atomic_path(path) as temporary:
@@ -61,8 +63,8 @@ class RowsInMemory:
 
     def options(self, folder: Path) -> dict[str, Any]:
         """Keys for the configuration of the data: the files, and the label separator if labels are lists."""
-        names = {split if split != SPLITS[0] else "name": str(path) for split, path in self.files(folder).items()}
-        return {**names, **({"label_separator": AS_JSON} if self.several else {})}
+        files = {split if split != SPLITS[0] else "name": str(folder / name) for split, name in self.names.items()}
+        return {**files, **({"label_separator": AS_JSON} if self.several else {})}
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
