@@ -108,7 +108,7 @@ class Executor(ABC):
 
 def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
     """Groups runs into waves in the order in which they begin: teachers are trained before their students."""
-    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
+    taught_by = {teacher.run_id for run in pending for teacher in run.teachers if teacher.run_id}
     positions = {seed: position for position, seed in enumerate(spec.seeds)}
     first, second = list[RunConfig](), list[RunConfig]()
     for run in sorted(pending, key=lambda run: (0 if run.is_control else positions[run.seed], rough_weight(run))):

@@ -22,7 +22,7 @@ from recurra.models.presets import count_parameters, preset
 from recurra.study.assignments import read_assignments, sort_keywords
 from recurra.study.executor import waves
 from recurra.study.spec import StudySpec, expand, load_study
-from recurra.tasks.base import RunConfig
+from recurra.tasks.base import RunConfig, TeacherConfig
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.questions import Contrast, PublishedReference
@@ -174,6 +174,10 @@ def test_a_control_that_is_taught_is_a_run_of_each_seed_and_protocol_behind_its_
     first, second = waves(study, runs)
     assert [run.model for run in first] == ["linear-tuned"] + ["baseline"] * 4
     assert {run.model for run in second} == {"linear-tuned-taught", "static-taught"}
+    # A teacher in a folder is there already.
+    elsewhere = static.model_copy(update={"teachers": [TeacherConfig(name="x", folder="runs/x")]})
+    (only,) = waves(study, [alone, elsewhere])
+    assert [run.model for run in only] == ["linear-tuned", "static-taught"]
 
 
 def test_a_teacher_of_a_protocol_teaches_none_that_the_protocol_does_not_train() -> None:
