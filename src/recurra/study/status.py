@@ -267,6 +267,8 @@ def within_minutes(
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)
             begun |= {config.model} if run.state in ("done", "interrupted") else set()
+    if not seconds:
+        return spec, ""
     folded = any(len(config.every_fold) > 1 for config in spec.data)
     if folded and not begun and sum(seconds.values()) > 60 * minutes:
         unfolded = [

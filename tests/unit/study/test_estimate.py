@@ -284,6 +284,8 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(timed: StudySpec, w
         counts.append(len(names))
     assert counts == sorted(counts, reverse=True) and (counts[0], counts[-1]) == (5, 1)
     assert any(1 < count < 5 for count in counts)
+    controls = timed.model_copy(update={"models": ["linear"], "prices": {}})
+    assert within(controls, 0.01) == (controls, "")
     trained = timed.model_copy(update={"models": ("recurrent-tiny", "baseline-tiny")})
     with pytest.raises(RunError, match=r"no model can be trained within 0.01 minutes here: recurrent-tiny"):
         within(trained, 0.01)
