@@ -27,10 +27,10 @@ def present_view(view: StudyView, *, as_json: bool) -> None:
     from recurra.tasks.tables import NONE, CommandResult, Table
 
     planned = view.workers > 0
-    groups = view.groups() if planned and len(view.runs) > MOST_LINES else [[run] for run in view.runs]
+    groups = view.groups() if planned and len(view.runs) > MOST_LINES else [("", [run]) for run in view.runs]
     rows = []
-    for group in groups:
-        name, columns = group[0].config.run_id, {"Progress": _progress(group[0])}
+    for name, group in groups:
+        columns = {"Progress": _progress(group[0])}
         if planned:
             flops = view.cost.flops(group) if view.cost else None
             seconds = view.cost.seconds(group) if view.cost else None
@@ -39,7 +39,7 @@ def present_view(view: StudyView, *, as_json: bool) -> None:
             }  # fmt: skip
         rows.append(
             {
-                "Run": name if len(group) == 1 else f"{name.rsplit('-s', 1)[0]}, {len(group)} seeds",
+                "Run": group[0].config.run_id if len(group) == 1 else f"{name}, {len(group)} seeds",
                 "State": _count_states(group),
                 **columns,
                 "Reason": next((run.reason for run in group if run.reason), ""),

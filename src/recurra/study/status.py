@@ -66,13 +66,14 @@ class StudyView:
         """Runs without a record."""
         return _pending(self.runs)
 
-    def groups(self) -> list[list[PlannedRun]]:
-        """Groups runs that differ only in the seed."""
+    def groups(self) -> list[tuple[str, list[PlannedRun]]]:
+        """Groups of runs that differ only in the seed, each with the part of the name that they share."""
         groups: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
         for run in self.runs:
             config = run.config
-            groups[config.run_id.rsplit("-s", 1)[0], model_key(config), config.protocol.name].append(run)
-        return list(groups.values())
+            name = config.run_id.removesuffix(f"-{config.config_hash[:8]}").removesuffix(f"-s{config.seed}")
+            groups[name, model_key(config), config.protocol.name].append(run)
+        return [(key[0], runs) for key, runs in groups.items()]
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON values; costs if there are any."""

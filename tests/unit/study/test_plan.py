@@ -39,7 +39,7 @@ from recurra.study.plan import (
 )
 from recurra.study.run import execute_run, preflight
 from recurra.study.spec import StudySpec
-from recurra.study.status import find_study, study_status
+from recurra.study.status import find_study, plan_with_cost, study_status
 from recurra.tasks.base import RunConfig, TeacherConfig
 from recurra.tasks.labelling import labelled
 from recurra.tasks.labelling.configuration import model_configuration
@@ -219,6 +219,18 @@ def test_a_plan_of_finished_runs_reads_no_record_whole(tmp_path: Path, monkeypat
         finish(tmp_path, run.config)
     monkeypatch.setattr("recurra.core.record.read_any_record", lambda _: pytest.fail("a record is read"))
     assert {run.state for run in plan_study(spec(), tmp_path)} == {"done"}
+
+
+def test_a_line_is_of_runs_that_differ_in_the_seed_alone(tmp_path: Path) -> None:
+    def lines(model: str, **data: Any) -> list[tuple[str, int]]:
+        study = StudySpec.parse({"name": "s", "data": [data], "models": [model], "seeds": [0, 1, 2]})
+        view = plan_with_cost(study, tmp_path, StudyData(), cost=False, reporter=Reporter(quiet=True))
+        return [(name, len(runs)) for name, runs in view.groups()]
+
+    assert lines("baseline", name="demo", tokenizer="trained") == [("demo-default-baseline-paper", 3)]
+    # Folds, of a file whose name holds what a seed begins with.
+    file = write_reviews(tmp_path / "my-set.csv", 60)
+    assert [runs for _, runs in lines("linear", name=str(file), folds=3)] == [1, 1, 1]
 
 
 def test_status_leaves_the_locks_alone(runs: list[PlannedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
