@@ -97,11 +97,14 @@ def read_study_bytes(path: Path, most: int = -1) -> bytes:
 
 def study_files(study: Path, pattern: str) -> list[Path]:
     """Files of a study that match a pattern such as ``runs/*/record.json``, on disk or packed, in order."""
-    packed = {study / name for name in packed_files(study) if PurePosixPath(f"/{name}").match(f"/{pattern}")}
-    return sorted(packed | set(study.glob(pattern)))
+    return sorted(_packed_paths(study, pattern) | set(study.glob(pattern)))
+
+
+def _packed_paths(study: Path, pattern: str) -> set[Path]:
+    return {study / name for name in packed_files(study) if PurePosixPath(f"/{name}").match(f"/{pattern}")}
 
 
 def run_folders(study: Path) -> list[Path]:
     """Folders of a study's runs, also of those without a record; for a packed run its former folder."""
     on_disk = {path for path in (study / RUNS_NAME).glob("*") if path.is_dir() and not path.name.startswith(".")}
-    return sorted(on_disk | {path.parent for path in study_files(study, f"{RUNS_NAME}/*/record.json")})
+    return sorted(on_disk | {path.parent for path in _packed_paths(study, f"{RUNS_NAME}/*/record.json")})
