@@ -29,7 +29,8 @@ from recurra.study.plan import ROWS_NAME
 from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
-from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, control_of, task_of_values
+from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, control_of, task_of_data, task_of_values
+from recurra.tasks.labelling import labelled
 from recurra.tasks.labelling.answers import file_rows, id_column
 from recurra.tasks.runs import Entry, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
@@ -134,8 +135,8 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
     if isinstance(value, str | Path):
         return str(value)
     arg, first = f"predictions['{name}']", value[0] if isinstance(value, list) and value else None
-    if not isinstance(config, DataConfig):
-        raise ConfigurationError(f"{arg} was given with running text, which has no labels; leave it out")
+    task_of_data(config).check_model(name, {ANSWERS_FILE: arg}, config.name)
+    config = labelled(config)
     names = data.rows(config.every_fold[0]).label_names
     label_columns = {"label", f"label{PREDICTED}", config.label_column}
     if isinstance(value, Mapping) or isinstance(first, Mapping) or hasattr(value, "columns"):

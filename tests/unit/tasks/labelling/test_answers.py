@@ -315,6 +315,12 @@ def test_answers_in_memory_that_may_mean_something_else_are_refused(
         accuracies(tmp_path, {"gpt": answers}, rows)
 
 
+def test_answers_in_memory_are_refused_where_texts_have_several_labels(frame: Frame, tmp_path: Path) -> None:
+    answers = {"gpt": [["positive"]] * len(frame)}
+    with pytest.raises(ConfigurationError, match=r"predictions='gpt' have one label a text, and .* has several"):
+        planned(tmp_path, answers, frame, label_separator=";")
+
+
 def test_answers_need_a_name(frame: Frame) -> None:
     with pytest.raises(ConfigurationError, match=r"predictions is a list; give .* as {'gpt': answers}"):
         recurra.compare(frame, predictions=["answers.csv"])  # type: ignore[arg-type]
