@@ -67,18 +67,17 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     if record.model.kind == ANSWERS:
         raise CheckpointError(f"'{folder}' is a run of answers from elsewhere: there is no model to audit")
     recorded = record.model.parameters
-    joined = holds_joined_model(folder / "model")
     if record.model.kind == "linear":
         from recurra.models.controls.linear import LinearModel
 
-        linear = LinearModel.load(folder / "model")
-        recorded = recorded - linear.num_parameters if joined else recorded
-    if record.model.kind == "linear" and not joined:
-        reason = "a linear model has neither padding nor batches"
-        return [
-            *(AuditResult.skipped(f"invariance.{kind}", reason) for kind in ("padding", "neighbours")),
-            _parameter_audit(linear.num_parameters, recorded, "the record declares"),
-        ]
+        linear = LinearModel.load(sealed_model(folder))
+        if not holds_joined_model(folder / "model"):
+            reason = "a linear model has neither padding nor batches"
+            return [
+                *(AuditResult.skipped(f"invariance.{kind}", reason) for kind in ("padding", "neighbours")),
+                _parameter_audit(linear.num_parameters, recorded, "the record declares"),
+            ]
+        recorded -= linear.num_parameters
     if not (folder / "model").is_dir():
         raise CheckpointError(f"'{folder / 'model'}' is missing; the run folder is incomplete; train or copy it again")
     owner = task(record.task)

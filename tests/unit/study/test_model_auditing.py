@@ -15,6 +15,7 @@ from factories import RunFactory, invariance, leakage, skipped
 from foreign import tiny_bert, tiny_gpt2
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record import read_record, write_record
+from recurra.models.controls import LINEAR_NAME
 from recurra.models.loading import load_language_model
 from recurra.study.model_auditing import audit_model
 from reviews import Command
@@ -131,6 +132,10 @@ def test_a_trained_model_passes_and_a_wrong_count_is_seen(run: Path, linear_run:
     states = {audit.name: audit.status for audit in audit_model(str(linear_run))}
     unknown = dict.fromkeys(["invariance.padding", "invariance.neighbours"], "skipped")
     assert states == {**unknown, "parameters.count": "passed"}
+    weights = shutil.copytree(linear_run, tmp_path / "linear") / "model" / LINEAR_NAME
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match="was changed after the run was made"):
+        audit_model(str(tmp_path / "linear"))
 
 
 def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path, command: Command) -> None:
