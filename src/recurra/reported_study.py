@@ -61,7 +61,7 @@ from recurra.study.run import preflight, refuse_unlabelled_without_teacher
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.status import check_measure
 from recurra.study.workers import Workers
-from recurra.tasks.base import ENCODER, task, task_of_data
+from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
@@ -388,11 +388,14 @@ def run_and_report(
                 exported = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
-        again = partial(train_again, output=output, machine=machine, reporter=reporter, workers=pool)
+
+        def again(judged: RunConfig, note: str, so_far: Path | None) -> tuple[AnyRecord | None, str]:
+            reporter.say(f"report so far: {so_far}")
+            return train_again(judged, note, output, machine, reporter=reporter, workers=pool)
+
         return _report(
-            spec, output, outcomes, command=command, data=data, final=final, again=again, timing_error=timing_error,
-            reporter=reporter,
-        )  # fmt: skip
+            spec, output, outcomes, command=command, data=data, final=final, again=again, timing_error=timing_error
+        )
 
 
 def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: PlannedRun) -> str:
@@ -401,7 +404,9 @@ def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: P
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
-def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[Any, str]]) -> str:
+def _ship(
+    result: StudyResult, final: bool | None, again: Callable[[RunConfig, str], tuple[AnyRecord | None, str]]
+) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
         label, _, judged = result.recommendation
@@ -495,22 +500,21 @@ def _report(
     command: str,
     data: StudyData,
     final: bool | None = False,
-    again: Callable[..., tuple[Any, str]] | None = None,
+    again: Callable[[RunConfig, str, Path | None], tuple[AnyRecord | None, str]] | None = None,
     timing_error: str | None = None,
     by_length: bool = False,
-    reporter: Reporter | None = None,
 ) -> StudyResult:
-    """Reports finished runs; ``again`` trains a run once more on test rows too, with a note for its record."""
+    """Reports finished runs; ``again`` trains a run once more on test rows too, after a first report."""
     exports = plan_exports(spec, output, outcomes)
     runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
 
-    def report_and_train(*arguments: Any) -> tuple[Any, str]:
+    def report_and_train(run: RunConfig, note: str) -> tuple[AnyRecord | None, str]:
         """Trains once more behind a first report: the answer need not wait for the model to use."""
-        assert again is not None and reporter is not None
-        reporter.say(f"report so far: {_write_report(judged, spec, runs, command).report}")
+        assert again is not None
+        so_far = _write_report(judged, spec, runs, command).report
         _keep_best(judged)
-        return again(*arguments)
+        return again(run, note, so_far)
 
     ships = _ship(judged, final, report_and_train)
     result = _write_report(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
