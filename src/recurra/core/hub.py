@@ -53,13 +53,15 @@ def _ask(answer: list[bool]) -> None:
 def hub_file(repository: str, name: str) -> Path:
     """Returns the local path of a file of a public repository, from the hub's cache or fetched now."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(repository, name, local_files_only=True))
     except LocalEntryNotFoundError as error:
         if not hub_reachable():
             raise UnavailableError(f"'{repository}' is not in the local cache and the hub cannot be reached") from error
+    except HFValidationError as error:
+        raise UnavailableError(f"'{repository}' can be no name on the hub") from error
     try:
         return Path(hf_hub_download(repository, name, etag_timeout=DEADLINE_S))
     except (OSError, HfHubHTTPError) as error:

@@ -7,6 +7,8 @@ import urllib.request
 import pytest
 
 from recurra.core import hub
+from recurra.core.errors import UnavailableError
+from recurra.models.adaptation.source import find_encoder
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,12 @@ def test_answers(error: Exception, offline: bool, reachable: bool, monkeypatch: 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
     monkeypatch.setattr(urllib.request, "urlopen", fail)
     assert hub.hub_reachable() is reachable
+
+
+@pytest.mark.parametrize("name", ["my encoders/mini", "encoders/mini--2"])
+def test_a_missing_folder_whose_name_the_hub_forbids_is_one_line(name: str) -> None:
+    with pytest.raises(UnavailableError, match=f"encoder '{name}' is no folder here, and '{name}' can be no name on"):
+        find_encoder(name)
 
 
 def test_a_name_server_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
