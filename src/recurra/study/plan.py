@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from recurra.core.configuration import read_yaml, write_yaml
+from recurra.core.environment import without_collector
 from recurra.core.errors import CheckpointError, StorageError
 from recurra.core.files import is_part, read_json, write_json, write_text
 from recurra.core.packed import RUNS_NAME, run_folders
@@ -282,6 +283,7 @@ def note_failure(path: Path, reason: str, *, kind: str, code: int) -> None:
         write_json(path, {"error": reason, "kind": kind, "code": code})
 
 
+@without_collector()
 def refuse_untrusted(runs: list[PlannedRun]) -> None:
     """Reads the records of a plan, and refuses one that cannot be trusted: it must neither count nor be overwritten.
 
