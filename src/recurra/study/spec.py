@@ -194,18 +194,22 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     limited = spec.models_of_protocols
     known = {model_name(model): model for model in spec.models}
     names = sorted(known, key=lambda name: name not in controls())
-    # Each run is checked, and its files hashed, once; the seeds were checked with the study.
+    # Each run is checked, and its files hashed, once; seeds and folds were checked with the study.
     taught_runs = [
-        (*_taught_run(spec, known, name, data, protocol, protocols=protocols, precision=precision), data)
+        (*_taught_run(spec, known, name, entry, protocol, protocols=protocols, precision=precision), entry)
         for entry in spec.data
         for protocol in protocols
         for precision in spec.precisions
         for name in names
-        for data in entry.every_fold
         # A teacher of a protocol does not learn from itself.
         if name not in names_in(protocol.teacher) and (protocol.name not in limited or name in limited[protocol.name])
     ]
-    runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in taught_runs]
+    runs = [
+        _of_seed(run, fold, seed, teachers)
+        for seed in spec.seeds
+        for run, teachers, entry in taught_runs
+        for fold in entry.every_fold
+    ]
     if not runs:
         raise ConfigurationError("no model can be trained: each teaches in its protocols; add a protocol or a model")
     return list({run.config_hash: run for run in runs}.values())
@@ -244,12 +248,11 @@ def _taught_run(
 
 
 def _of_seed(run: RunConfig, data: RunData, seed: int, teachers: Sequence[RunConfig] = ()) -> RunConfig:
-    """The run of another seed, which learns from teachers of that seed."""
-    if not (run.is_repeated or teachers):
-        return run
-    changes: dict[str, Any] = {} if seed == run.seed else {"seed": seed}
-    if (seed_data := data.dealt_for(seed)) != run.data:
-        changes["data"] = seed_data
+    """The run of another fold and, if it is repeated, of another seed; it learns from teachers of the same."""
+    repeated = run.is_repeated or bool(teachers)
+    changes: dict[str, Any] = {"seed": seed} if repeated and seed != run.seed else {}
+    if (own_data := data.dealt_for(seed) if repeated else data) != run.data:
+        changes["data"] = own_data
     if teachers:
         run_ids = [(teacher.model, _of_seed(teacher, data, seed).run_id) for teacher in teachers]
         changes["teachers"] = [*(TeacherConfig(name=name, run_id=run_id) for name, run_id in run_ids), *run.teachers]

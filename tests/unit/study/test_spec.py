@@ -189,9 +189,14 @@ def test_a_teacher_of_a_protocol_teaches_none_that_the_protocol_does_not_train()
     assert [(run.model, run.protocol.name) for run in taught] == [("recurra-small", "distil")]
 
 
-def test_folds_are_runs_of_their_own_whose_teachers_are_of_the_same_fold(tmp_path: Path) -> None:
+def test_folds_are_runs_of_their_own_whose_teachers_are_of_the_same_fold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = [{"name": str(write_reviews(tmp_path / "reviews.csv", rows=60)), "folds": 3}]
+    hashed: list[object] = []
+    monkeypatch.setattr("recurra.tasks.runs.file_hash", lambda config: hashed.append(config) or file_hash(config))
     runs = expand(spec(data=data, models=["linear", "baseline", WORDS], seeds=[0, 1]))
+    assert len(hashed) == 4, "the file is hashed once for each model and each teacher"
     assert len({run.run_id for run in runs}) == len(runs) == 3 + 2 * 3 + 2 * 3
     # All folds of the cheapest model come first.
     assert [run.model for run in runs[:6]] == ["linear"] * 3 + ["baseline"] * 3
