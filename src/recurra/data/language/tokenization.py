@@ -67,10 +67,20 @@ class EncodedText:
 
 
 def texts_of(split: RunningText, config: LanguageDataConfig) -> RunningText:
-    """Returns the texts of a split that a mode uses: all, or the long lines."""
+    """Returns the texts of a split that a mode uses: all, or the long lines.
+
+    Raises:
+        DataError: If no line is long.
+    """
     if config.mode != LINES:
         return split
-    return split.long_lines(config.min_characters, config.max_lines if split.name == "train" else None)
+    lines = split.long_lines(config.min_characters, config.max_lines if split.name == "train" else None)
+    if not lines.texts:
+        raise DataError(
+            f"'{split.name}' has no line of more than {config.min_characters} characters, and mode '{LINES}' reads no "
+            "other; give longer lines, or train with a lower min_characters"
+        )
+    return lines
 
 
 def encode_for(
@@ -130,8 +140,6 @@ class LineSamples(Samples):
     """One sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
-        if not len(encoded):
-            raise DataError("no line is long enough for a sample; lower min_characters, or give more text")
         whole = np.diff(encoded.offsets) + 2
         self.cut = int((whole > context).sum())
         stream = np.insert(encoded.joined, 0, np.int32(encoded.end_of_text))

@@ -95,7 +95,7 @@ class LanguageTask(Task):
         leaks = (
             shape.get("causal_convolution", True) is False
             and shape.get("feed_forward", "swiglu") not in WITHOUT_CONVOLUTION
-            and shape.get("kernel_size", 3) > 1
+            and shape.get("kernel_size", 3) != 1
         )
         return f"{model}-leaks" if leaks and "leaks" not in model else model
 

@@ -220,5 +220,3 @@ def test_blocks_need_no_mask() -> None:
     batch = LanguageCollator(END, 3)(list(blocks))
     assert set(batch) == {"input_ids", "labels"}
     assert batch["labels"].tolist() == [[-100, 2, 3], [-100, 5, END], [-100, 7, END]]
-    with pytest.raises(DataError, match="lower min_characters"):
-        LineSamples(encoded_text([]), 4)
