@@ -237,8 +237,10 @@ class RunConfig(HashedSettings):
         if self.is_repeated:
             parts += [self.protocol.name, f"s{self.seed}"]
         slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
+        # A file system takes 255 bytes, and temporary names are longer; a letter may have four.
+        short = slug[:100].encode()[:230].decode(errors="ignore")
         # A name that begins with a dash would be taken for an option, one with a dot would be hidden.
-        return f"{slug[:100].lstrip('-.') or 'run'}-{self.config_hash[:8]}"
+        return f"{short.lstrip('-.') or 'run'}-{self.config_hash[:8]}"
 
 
 # Command-line options by parameter name; None for an option that was not given.
