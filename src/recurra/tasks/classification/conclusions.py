@@ -273,7 +273,8 @@ class _Choice:
             return replace(chosen, why=f"{scope}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
         close = [model for model in self.models if self.measure.merit(self.gap(model, best)) >= -self.margin]
-        smallest = min(close, key=lambda model: (model.file_size_mib, model.parameters))
+        # Models of one shape weigh the same: of those the best.
+        smallest = min(close, key=lambda m: (m.file_size_mib, m.parameters, self.measure.merit(self.gap(best, m))))
         score = f"{self.measure.in_text} {self.value(smallest)} on {self.split}, {_size(smallest)}"
         if smallest is not best:
             ratio = times(best.file_size_mib / smallest.file_size_mib)

@@ -98,3 +98,19 @@ def test_a_faster_model_is_named_although_its_name_is_part_of_a_smaller_ones(tmp
     changes = dict(recommended.details)["What would change this"]
     assert recommended.choice == "baseline" and "If it must be smaller, take recurrent-wide" in changes
     assert "If it must be faster, take recurrent (1 ms a text)" in changes
+
+
+@pytest.mark.parametrize("means", [(0.9, 0.905), (0.905, 0.9)])
+def test_of_models_that_weigh_the_same_the_best_is_recommended(means: tuple[float, float], tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    found = table([factory.run("recurrent", 0.9), factory.run("stacked-shallow", 0.9)])
+    assert len({(model.file_size_mib, model.parameters) for model in found.models}) == 1
+    models = []
+    for model, mean in zip(found.models, means, strict=True):
+        score = model.scores["test"]
+        accuracy = replace(score.figures["accuracy"], mean=mean)
+        scores = {"test": replace(score, figures={**score.figures, "accuracy": accuracy})}
+        models.append(replace(model, scores=scores))
+    recommended = advise(replace(found, models=models), Limits())[0]
+    assert recommended.choice == models[means.index(max(means))].label
+    assert "the best and the smallest" in recommended.why
