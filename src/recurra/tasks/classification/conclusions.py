@@ -337,9 +337,12 @@ class _Choice:
         return f"{self.measure.gap(self.gap(model, self.best))}{interval_text} compared with {self.best.label}"
 
     def need(self) -> Advice | None:
-        """Says whether a Transformer is better than a linear model, or that no linear model was run."""
-        linear = [model for model in self.models if model.kind == "linear"]
-        transformers = [model for model in self.models if model.kind != "linear"]
+        """Says whether a Transformer is better than a linear model, or that no linear model was run.
+
+        Words beside an encoder count as a Transformer: the encoder is one.
+        """
+        linear = [model for model in self.models if _is_linear(model)]
+        transformers = [model for model in self.models if not _is_linear(model)]
         if not transformers:
             return None
         if not linear:
@@ -352,17 +355,21 @@ class _Choice:
         better = [model for model in supported if self.measure.merit(self.gap(model, control)) > 0]
         cost = _cost_ratio(control, rival)
         if better:
-            gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])
+            gains = words([f"{model.label} by {self.measure.size(self.gap(model, control))}" for model in better])
             return Advice(NEEDED, f"yes, for {self.measure.in_text}", f"Better than {control.label}: {gains}{cost}.")
         if untested:
             why = f"{rival.label} differs from {control.label} by {gap}; not tested: {words(untested)}."
             return Advice(NEEDED, "untested", why)
         if len(supported) == len(transformers):
-            behind = self.measure.size(abs(self.gap(rival, control)))
+            behind = self.measure.size(self.gap(rival, control))
             why = f"{control.label} is better than every Transformer here, by at least {behind}"
             return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")
         why = f"no Transformer here is shown to be better than {control.label} ({rival.label}: {gap})"
         return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")
+
+
+def _is_linear(model: ModelSummary) -> bool:
+    return model.kind == "linear" and model.runs[0].record.model.encoder is None
 
 
 def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:

@@ -11,7 +11,8 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from factories import RunFactory
-from recurra.core.record import read_record
+from recurra.core.record import read_record, write_record
+from recurra.core.record_parts import EncoderRecord
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.conclusions import advise
 from recurra.tasks.classification.reporting import MOST_PAIRS, confused_table, label_table
@@ -114,3 +115,15 @@ def test_of_models_that_weigh_the_same_the_best_is_recommended(means: tuple[floa
     recommended = advise(replace(found, models=models), Limits())[0]
     assert recommended.choice == models[means.index(max(means))].label
     assert "the best and the smallest" in recommended.why
+
+
+def test_words_beside_an_encoder_are_no_linear_model_that_makes_a_transformer_needless(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [factory.run("linear", 0.6), factory.run("recurrent-wide", 0.9), factory.run("recurrent", 0.75)]
+    record = read_record(folders[1])
+    encoder = EncoderRecord(name="minilm", sha256="0" * 64, plan="0-5", layers=6, licence="", trained_on="")
+    joined = record.model.model_copy(update={"kind": "linear", "encoder": encoder})
+    write_record(folders[1], record.model_copy(update={"model": joined}))
+    _, needed = table(folders).advice
+    assert needed.choice == "yes, for accuracy"
+    assert needed.why.startswith("Better than linear: recurrent-wide by ")
