@@ -298,6 +298,8 @@ def _tests_note(table: TableSummary) -> str:
 
 def audits(table: TableSummary) -> Table:
     """Findings of the audits, the failed first."""
+    # Without the rows that a note names, a verdict may have changed: it is a failure among notes.
+    lines = sorted(table.audits, key=lambda line: line.status != "failed")
     rows = [
         {
             "State": line.status,
@@ -307,11 +309,11 @@ def audits(table: TableSummary) -> Table:
             ),
             "Concerns": line.concerns,
         }
-        for line in table.audits
+        for line in lines
     ]
     note = "" if rows else "No audit was run: leaks, shortcuts and dependence on padding are unknown."
     folded = bool(rows) and not table.failed_groups
-    return Table("audits", "Audits", rows, note, folded=folded, classes=[line.status for line in table.audits])
+    return Table("audits", "Audits", rows, note, folded=folded, classes=[line.status for line in lines])
 
 
 def advice(table: TableSummary) -> Table:
