@@ -207,6 +207,11 @@ class LanguageTask(Task):
         return DataCost([], Counter(samples.lengths.tolist()), vocab_size=len(tokenizer))
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
+        if config.teachers:
+            raise ConfigurationError(
+                f"model '{config.model}': 'teacher' is '{config.teachers[0].name}', and teachers are for classifiers; "
+                "leave it out: a language model learns from its text alone"
+            )
         text = running(config.data)
         load_run_text(text, data)
         if text.tokenizer != TRAINED:

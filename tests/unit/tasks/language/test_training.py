@@ -1,4 +1,4 @@
-"""A language model's run: texts that it cannot use, a key that it refuses, and the audits of a trained model."""
+"""A language model's run: texts that it cannot use, keys that it refuses, and the audits of a trained model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from language_runs import language_run, tiny_variant
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult
+from recurra.tasks.base import TeacherConfig
 from recurra.tasks.language import training
 from recurra.tasks.language.data import language_configuration
 from recurra.tasks.language.task import TASK
@@ -39,6 +40,13 @@ def test_a_wrong_kernel_size_is_refused_where_the_model_is_configured(tmp_path: 
     assert run.run_id.partition("packed-16-")[2].startswith("wide-leaks-")
     with pytest.raises(ConfigurationError, match="'kernel_size' is '7'; allowed: a whole number from 1"):
         language_configuration(run, None, None)
+
+
+def test_a_teacher_who_would_teach_nothing_is_refused(tmp_path: Path) -> None:
+    teachers = [TeacherConfig(name="other", run_id="other")]
+    run = language_run(tmp_path, model=tiny_variant("student", teacher="other"), teachers=teachers)
+    with pytest.raises(ConfigurationError, match="model 'student': 'teacher' is 'other', and teachers are for class"):
+        TASK.preflight(run, StudyData())
 
 
 @pytest.mark.parametrize(("causal", "alarm"), [("failed", "failed"), ("passed", "measured")])
