@@ -65,10 +65,25 @@ def train_model(
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = classifier_of(model_configuration(config, dataset.label_names, len(tokenizer)))
     train = encode(dataset.splits["train"])
+    training_file = folder / TRAINING_NAME
+    is_trained = training_file.exists() and (folder / MODEL_NAME).is_dir()
+    training = TrainingRecord.model_validate(read_json(training_file)) if is_trained else None
     if source is not None and source.is_foreign:
         load_foreign_weights(model, source)
     elif source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
+        if training is None and METHOD in config.model_overrides:
+            # Its package trains the whole table, which is cut down afterwards.
+            check_method(config.model_overrides)
+            training = train_by_setfit(
+                model,
+                source,
+                _windows(dataset.splits["train"], train, tokenizer),
+                max_length=rows.max_length,
+                seed=config.seed,
+                protocol=protocol.name,
+                reporter=reporter,
+            )
         narrower = narrow_table(model, tokenizer, train.input_ids)
         if narrower is not tokenizer:
             tokenizer = narrower
@@ -83,36 +98,21 @@ def train_model(
             plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
             tokenizer=tokenizer,
         )
-    training_file = folder / TRAINING_NAME
-    if training_file.exists() and (folder / MODEL_NAME).is_dir():
-        training = TrainingRecord.model_validate(read_json(training_file))
-    else:
-        if METHOD in config.model_overrides:
-            assert source is not None
-            check_method(config.model_overrides)
-            training = train_by_setfit(
-                model,
-                source,
-                _windows(dataset.splits["train"], train, tokenizer),
-                max_length=rows.max_length,
-                seed=config.seed,
-                protocol=protocol.name,
-                reporter=reporter,
-            )
-        else:
-            auxiliary = dataset.auxiliary if protocol.auxiliary_epochs else None
-            training = train_transformer(
-                model,
-                training_rows,
-                encode(_selection(dataset, config)),
-                protocol,
-                folder=folder,
-                seed=config.seed,
-                precision=config.precision,
-                reporter=reporter,
-                mask_tokens=MaskTokens.of(tokenizer) if protocol.token_dropout else None,
-                auxiliary=None if auxiliary is None else encode(auxiliary).weighed(None),
-            )
+    if training is None:
+        auxiliary = dataset.auxiliary if protocol.auxiliary_epochs else None
+        training = train_transformer(
+            model,
+            training_rows,
+            encode(_selection(dataset, config)),
+            protocol,
+            folder=folder,
+            seed=config.seed,
+            precision=config.precision,
+            reporter=reporter,
+            mask_tokens=MaskTokens.of(tokenizer) if protocol.token_dropout else None,
+            auxiliary=None if auxiliary is None else encode(auxiliary).weighed(None),
+        )
+    if not is_trained:
         keep_trained(folder, model, tokenizer, rows.max_length, training)
     model_record = transformer_record(
         config.model,

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from blocks_file import pieces_of, write_blocks
-from recurra.core.record import read_record
+from recurra.core.record import RECORD_NAME, TrainingRecord, read_record
 from recurra.data.corpora import recorded_split
 from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.models.adaptation.blocks import unpack_encoder
-from recurra.tasks.labelling import teacher, training
+from recurra.models.adaptation.convert import load_encoder_weights
+from recurra.tasks.labelling import task, teacher, training, transformer
 from reviews import Command, Row, review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -87,6 +88,32 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     own, theirs = (read_tokenizer(run / "model") for run in (second, first))
     assert own.get_vocab() != theirs.get_vocab() and record.teacher is not None and record.teacher.compares_states
     assert asked == [theirs(text, truncation=True, max_length=32)["input_ids"] for text in texts]
+
+
+def test_a_package_trains_the_whole_table_before_it_is_cut_down(
+    encoder: Path, train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def by_package(model: Any, source: Any, rows: Any, **_: Any) -> TrainingRecord:
+        trained.extend(rows.texts)
+        load_encoder_weights(model.model, source)
+        return TrainingRecord(
+            protocol="paper", epochs=1, steps=1, best_epoch=1, wall_s=1.0, tokens_per_s=1.0, peak_memory_mib=1.0
+        )
+
+    monkeypatch.setattr(transformer, "train_by_setfit", by_package)
+    monkeypatch.setattr(transformer, "version", lambda: "1")
+    for module in (task, transformer):
+        monkeypatch.setattr(module, "check_method", lambda overrides: None)
+    run = train("pairs", ROWS, keys="method: setfit\n")
+    first = read_record(run)
+    assert len(read_tokenizer(run / "model")) < len(read_tokenizer(encoder))
+    assert np.isfinite(Classifier.from_run(run).logits(OTHERS)).all()
+    # Killed before its record, it is not trained again, and has the same table.
+    (run / RECORD_NAME).unlink()
+    again = read_record(train("pairs", ROWS, keys="method: setfit\n"))
+    assert again.model == first.model and len(trained) == first.data.splits["train"].rows
 
 
 @pytest.mark.slow
