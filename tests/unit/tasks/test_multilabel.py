@@ -35,13 +35,14 @@ from recurra.deployment.serving.bodies import predictions_of
 from recurra.models.controls.fitting import cross_entropy, fit_linear
 from recurra.models.controls.linear import LinearModel, features_of
 from recurra.study.run import execute_run
-from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
+from recurra.tasks.multilabel.reporting import REPORTING, choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
 from reviews import NOUNS, read_rows, write_csv, write_tiny_model
+from study_of_multilabel import study
 from tiny import IDS, MASK, tiny_model
 
 WORDS = {"bad": ("awful", "clumsy"), "good": ("great", "lovely"), "food": ("soup", "bread"), "music": ("song", "choir")}
@@ -431,3 +432,10 @@ def test_smoothed_targets_are_moved_towards_one_half() -> None:
     logits, labels = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 1.0]])
     wanted = binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
     assert RowLoss(label_smoothing=0.1).of_rows(logits, labels).item() == pytest.approx(wanted.item())
+
+
+def test_what_more_labels_bring_is_drawn_as_it_was_measured(tmp_path: Path) -> None:
+    (table,) = study(tmp_path, "first")[0].tables
+    (chart,) = REPORTING.charts(table, "t")
+    assert chart.heading == "What more labels bring"
+    assert "Share of test rows that linear gets right" in chart.caption

@@ -436,7 +436,7 @@ class ClassificationReporting(LabellingReporting):
         return [*facts, ("Costs of mistakes", costs_in_words(table.label_names, table.costs))]
 
     def charts(self, table: LabellingTable, key: str) -> list[Chart]:
-        charts = self.control_charts(table, key)
+        charts = super().charts(table, key)
         histories = [
             (model.label, model.color, seeds)
             for model in table.models

@@ -370,7 +370,7 @@ class LabellingReporting(Reporting):
             for name, split in data.splits.items()
         ]
 
-    def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:
+    def charts(self, table: LabellingTable, key: str) -> list[Chart]:
         """The chart of the tuned linear control with fewer training rows, if that was measured."""
         model = next((model for model in table.models if model.preset == table.control), None)
         curve = table.learning_curve
