@@ -149,7 +149,11 @@ def resolve_model(model: Entry) -> tuple[str, dict[str, Any]]:
     if model in known:
         return model, dict(known[model])
     if Path(model).suffix in {".yaml", ".yml"}:
-        return Path(model).stem, read_yaml(model)
+        keys = read_yaml(model)
+        for key in START_KEYS:
+            if key in keys and keys[key] is None:
+                raise ConfigurationError(f"model file '{model}': '{key}' has no value; give one, or leave it out")
+        return Path(model).stem, keys
     if model in ENCODER_NAMES or _is_encoder(model):
         return model_name(model), {ENCODER: model}
     allowed = [*known, *ENCODER_NAMES, "the folder of an encoder", "OWNER/NAME of the hub", "a .yaml file"]
