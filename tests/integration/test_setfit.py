@@ -154,6 +154,10 @@ def test_what_does_not_go_with_it_is_refused(root: Path, tmp_path: Path) -> None
     (tmp_path / "model.yaml").write_text("method: setfit\nhidden_size: 16\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="without an encoder to apply it to"):
         make_run(str(tmp_path / "model.yaml"), data, PROTOCOLS["tuned"], seed=0, precision="fp32")
+    small = {"name": "small", "encoder": "recurra-small", "method": "setfit"}
+    config = make_run(small, data, PROTOCOLS["finetune-few"], seed=0, precision="fp32")
+    with pytest.raises(ConfigurationError, match="whose weights are not 8-bit integers"):
+        execute(config, tmp_path / "small", root)
     several = MultiLabelData(name=str(root / "reviews.csv"), label_separator=";")
     with pytest.raises(ConfigurationError, match="one label a text, these data have several"):
         make_run("setfit", several, PROTOCOLS["finetune-few"], seed=0, precision="fp32")

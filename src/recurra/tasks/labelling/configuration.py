@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.source import BERT_LIKE
+from recurra.models.adaptation.source import BERT_LIKE, INT8_NAME
 from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
 from recurra.tasks.base import METHOD, PLAN, RunConfig, base_preset, encoder_of
@@ -26,6 +26,13 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
     """
     source = encoder_of(config.model_overrides)
     names, plan = dict(enumerate(label_names)), str(config.model_overrides.get(PLAN, ""))
+    # The package of a method reads encoders with transformers.
+    read_by_us = source is not None and (source.is_foreign or source.weights.name == INT8_NAME)
+    if read_by_us and METHOD in config.model_overrides:
+        raise ConfigurationError(
+            f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
+            f"{', '.join(BERT_LIKE)} whose weights are not 8-bit integers; leave it out"
+        )
     if source is not None and "vocab_size" in config.model_overrides:
         raise ConfigurationError(f"model '{config.model}': 'vocab_size' is set by the encoder; leave it out")
     overrides = changed_keys(config, _DECIDED_BY_DATA, "data", vocab_size if source is None else None)
@@ -43,11 +50,6 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
             raise ConfigurationError(
                 f"model '{config.model}': '{min(overrides)}' is {overrides[min(overrides)]!r}, and the layers of a "
                 f"{source.values['model_type']} come from transformers and have no such key; leave it out"
-            )
-        if METHOD in config.model_overrides:
-            raise ConfigurationError(
-                f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
-                f"{', '.join(BERT_LIKE)}; leave it out"
             )
         # Loads transformers' own models, which other configurations do not need.
         from recurra.models.foreign import foreign_configuration
