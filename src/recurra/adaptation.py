@@ -41,6 +41,7 @@ from recurra.training.general_distillation import LOSS, TASK_NAME, GeneralDistil
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
 # Keys of models that loop and have no layers behind the loop.
 _NOT_FOR_STACKS = ("exits", "tokens_without_recurrence")
+_OF_THE_PLAN = ("num_prelude_layers", "num_core_layers", "num_recurrences", "num_coda_layers")
 _ROUNDS = 15
 
 
@@ -290,12 +291,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     refuse_present(Path(output), replace=options.overwrite, mark=ADAPTATION_NAME)
     auto = options.plan.strip() == AUTO
     changes = dict(options.changes or {})
-    for key in _NOT_FOR_STACKS if auto else ():
-        if changes.get(key):
-            raise ConfigurationError(
-                f"'{key}' is {changes[key]}, and --plan auto compares plans that cannot have it; leave it out, or give "
-                "a plan that ends with a repeated group, as '0 (3 4)x2'"
-            )
+    _check_keys(changes, auto=auto)
     costs = PlanCosts(source, changes)
     # This refuses a wrong key, or a rank above the width, before anything is computed.
     shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, changes))
@@ -455,6 +451,21 @@ def _check_budgets(options: AdaptationOptions) -> None:
             option = f"--{name.replace('_', '-')}"
             raise ConfigurationError(
                 f"{option} is {value:,}, but the plan is '{options.plan}'; use it with --plan auto"
+            )
+
+
+def _check_keys(changes: Mapping[str, Any], *, auto: bool) -> None:
+    for key in _OF_THE_PLAN:
+        if key in changes:
+            raise ConfigurationError(
+                f"'{key}' is {changes[key]}, and the plan says which layers there are and how often they are applied; "
+                "leave it out, and give a plan, as '0 (3 4)x2 5'"
+            )
+    for key in _NOT_FOR_STACKS if auto else ():
+        if changes.get(key):
+            raise ConfigurationError(
+                f"'{key}' is {changes[key]}, and --plan auto compares plans that cannot have it; leave it out, or give "
+                "a plan that ends with a repeated group, as '0 (3 4)x2'"
             )
 
 

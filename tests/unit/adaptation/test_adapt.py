@@ -336,6 +336,7 @@ SCORED = "--texts {root}/reviews.csv"
         (f"{SCORED} --plan 0,(1)x2 low_rank=17", "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
         (f"{SCORED} low_rank=17", "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
         (f"{SCORED} exits=[1]", "'exits' is [1], and --plan auto compares plans that cannot have it; leave it out, or"),
+        (f"{SCORED} --plan 0,(1)x2 num_recurrences=3", "'num_recurrences' is 3, and the plan says which layers there"),
         (f"{SCORED} --max-parameters 10", "no plan fits the limits; one layer applied once has"),
         (f"{SCORED} --max-ms 0.001", "and takes about"),
         ("--plan 0,1 --stored 2", "--stored is 2, but the plan is '0 1'; use it with --plan auto"),
