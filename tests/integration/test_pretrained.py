@@ -29,6 +29,7 @@ from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.onnx.model import write_traced
 from recurra.evaluation.encoder_states import mean_states
 from recurra.ladder import choose_models
+from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import ADAPTATION_NAME, SHIPPED, find_encoder
 from recurra.models.controls.fitting import fit_tuned
 from recurra.models.foreign import ForeignForSequenceClassification, foreign_configuration
@@ -135,6 +136,12 @@ def test_a_student_learns_from_a_run_and_its_answers_to_texts_without_labels(
     assert record.model.encoder is not None and record.model.encoder.plan == "0 (1)x2 3"
     assert {audit.status for audit in record.audits if audit.name.startswith("teacher.")} == {"passed"}
     assert "leakage.unlabelled-exact.test" in {audit.name for audit in record.audits}
+    longer = run(root, overrides={"plan": "0 (1)x2 3", "num_recurrences": 4}, teacher=str(taught_by))
+    teacher = teacher_module.Teacher(
+        longer.teachers[0], tmp_path / "longer", precision="fp32", cache_dir=None, reporter=Reporter(quiet=True)
+    )
+    # A layer of the teacher for each of the six applications, not for the four that the plan alone has.
+    assert teacher_module._aligned(longer, [teacher], SharingPlan.parse("0 (1)x2 3", 4)) == [1, 1, 2, 3, 3, 4]
     shape = record.shape
     assert (shape["recurrence_norms"], shape["low_rank"], shape["relaxation_start"]) == (True, 4, "shared")
     # The token table is narrow, and is made shorter on top.

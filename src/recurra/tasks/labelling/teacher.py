@@ -305,6 +305,7 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
         return []
     encoder, encoder_sha256 = record.model.encoder, config.model_overrides.get("encoder_sha256")
     is_plain_stack = encoder.plan == str(SharingPlan.stack(encoder.layers))
+    plan = replace(plan, recurrences=config.model_overrides.get("num_recurrences", plan.recurrences))
     return align(plan, encoder.layers) if is_plain_stack and encoder.sha256 == encoder_sha256 else []
 
 
