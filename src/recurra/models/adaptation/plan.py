@@ -10,7 +10,7 @@ from typing import Self
 from recurra.core.errors import ConfigurationError
 
 EXAMPLE = "0 (3 4)x2 5"
-_TOKEN = re.compile(r"\s*(?:(\d{1,4})(?:-(\d{1,4}))?|(\()|(\)\s*x\s*(\d{1,4})))")
+_TOKEN = re.compile(r"\s*(?:(\d{1,4})(?:-(\d{1,4}))?(?!\d)|(\()|(\)\s*x\s*(\d{1,4})(?!\d)))")
 _MOST_LAYERS = 1024
 
 

@@ -154,6 +154,7 @@ def test_ways_to_write_one(text: str, order: tuple[int, ...]) -> None:
         ("(1)x0", "applied at least once"),
         ("0 a", "'a' is neither a layer nor a group"),
         ("(1)x5000", "more than 1024"),
+        ("(1)x10240", "')x10240' is neither a layer nor a group"),
     ],
 )
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
