@@ -160,8 +160,9 @@ class EncoderSource:
             return {key: values[key] for key in MODEL_KEYS if key in values}
         if self.is_foreign:
             return encoder_shape(values)
+        pad = values.get("pad_token_id", 0 if values["model_type"] == "bert" else 1)
         # RoBERTa's positions begin after the padding token's id; the rows of the table before them are unused.
-        offset = 0 if values["model_type"] == "bert" else int(values.get("pad_token_id", 1)) + 1
+        offset = 0 if values["model_type"] == "bert" else int(pad) + 1
         return {
             "vocab_size": values["vocab_size"],
             "hidden_size": values["hidden_size"],
@@ -180,7 +181,7 @@ class EncoderSource:
             "type_vocab_size": values.get("type_vocab_size", 2),
             "max_position_embeddings": values["max_position_embeddings"] - offset,
             "hidden_dropout": values.get("hidden_dropout_prob", 0.1),
-            "pad_token_id": values.get("pad_token_id", 0),
+            "pad_token_id": pad,
             "pooling": "mean",
         }
 

@@ -63,12 +63,16 @@ def test_what_is_not_there_is_told_with_what_to_install_or_the_nearest_name(monk
         find_encoder("minlm")
 
 
-def test_a_folder_is_read_with_bert_s_defaults_and_what_adapt_wrote_down_of_its_origin(folder: Path) -> None:
+def test_a_folder_is_read_with_its_family_s_defaults_and_what_adapt_wrote_down_of_its_origin(folder: Path) -> None:
     keys = "hidden_dropout_prob", "layer_norm_eps", "type_vocab_size", "pad_token_id"
     change(folder, without=keys)
     taken = "hidden_dropout", "rms_norm_eps", "type_vocab_size", "pad_token_id"
     shape = find_encoder(str(folder)).shape("0 1 0")
     assert [shape[key] for key in taken] == [0.1, 1e-12, 2, 0]
+    change(folder, model_type="roberta")
+    roberta = find_encoder(str(folder)).shape("0 1 0")
+    assert (roberta["pad_token_id"], roberta["max_position_embeddings"]) == (1, 62)
+    change(folder, model_type="bert")
     change(folder, **dict(zip(keys, (0.3, 1e-5, 1, 1), strict=True)))
     (folder / "adaptation.json").write_text('{"licence": "MIT", "trained_on": "pairs", "other": 1}', encoding="utf-8")
     found = find_encoder(str(folder))
