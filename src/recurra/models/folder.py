@@ -92,10 +92,12 @@ def least_elements(sizes: Mapping[str, Any]) -> int:
     layers = sum(_whole(sizes, f"num_{part}_layers") for part in ("prelude", "core", "coda"))
     tables = _whole(sizes, "vocab_size", 1) * embedding
     heads = 0 if sizes.get("causal") else _whole(sizes, "num_labels") * width
+    # Each cycle has at least one bias.
+    cycles = layers * _whole(sizes, "num_cycles") + _whole(sizes, "embedding_cycles")
     # Each layer of a recurrence has at least a bias of its own, and an update with the width's inputs and outputs.
     per_application = 2 * width * _whole(sizes, "low_rank") + (width if sizes.get("recurrence_norms") is True else 0)
     recurrences = _whole(sizes, "num_recurrences") * _whole(sizes, "num_core_layers")
-    return int(tables + heads + layers * 4 * width * width + recurrences * per_application)
+    return int(tables + heads + layers * 4 * width * width + cycles * width + recurrences * per_application)
 
 
 def weight_elements(path: Path) -> int | None:

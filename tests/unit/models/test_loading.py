@@ -155,6 +155,7 @@ CASES: dict[str, tuple[Any, str]] = {
     "many updates": ({"num_recurrences": 4096, "low_rank": 16}, "asks for tables of"),
     "many norms": ({"num_recurrences": 4096, "recurrence_norms": True}, "asks for tables of"),
     "many cycles": ({"num_cycles": 10**9}, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
+    "small cycles": ({"num_cycles": 1024, "feed_forward": "conv"}, "asks for tables of"),
     "a huge vocabulary": ({"vocab_size": 3_900_000}, "asks for tables of"),
     "padding beyond all": ({"pad_token_id": 2**32}, "'pad_token_id' is 4294967296"),
 }
@@ -189,6 +190,7 @@ def test_what_is_counted_is_never_more_than_a_model_has(tmp_path: Path) -> None:
     shapes: list[dict[str, Any]] = [
         {}, {"num_prelude_layers": 1}, {"embedding_size": 8, "vocab_size": 5000}, {"num_labels": 7}, RELAXED,
         {"low_rank": 16, "low_rank_where": "feed-forward", "feed_forward": "conv", "recurrence_norms": True},
+        {"feed_forward": "linear", "intermediate_size": 1, "num_cycles": 3, "embedding_cycles": 2, "norm": "none"},
     ]  # fmt: skip
     for number, overrides in enumerate(shapes):
         model = tiny_model(**overrides)
