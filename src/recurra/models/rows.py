@@ -63,6 +63,20 @@ def attention_mask(
     return mask, False
 
 
+def positions_in_rows(
+    table: Tensor | None, keep: Tensor | None, tokens: int, device: torch.device, *, past: int = 0
+) -> Tensor | None:
+    """Each token's position in its row, broadcastable to ``(batch, tokens)``; padding on the left is not counted.
+
+    None with a rotary table: its positions are relative.
+    """
+    if table is not None:
+        return None
+    if keep is None:
+        return torch.arange(past, past + tokens, device=device)
+    return (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
+
+
 @dataclass(frozen=True)
 class PaddedRows:
     """Rows side by side, padded to one length: everything that layers need besides the states.
@@ -71,15 +85,14 @@ class PaddedRows:
         rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; None if the model has none.
         mask: Boolean mask of keys or None, see `attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; None if all are real.
-        positions: Each token's position in its row, broadcastable to ``(batch, tokens)``; padding on the left is left
-            out.
+        positions: See `positions_in_rows`; embeddings alone read them, so that `select` drops them.
     """
 
     rotary: Tensor | None
     causal: bool
     mask: Tensor | None
     real: Tensor | None
-    positions: Tensor
+    positions: Tensor | None
 
     @classmethod
     def of(
@@ -88,7 +101,7 @@ class PaddedRows:
         """Makes the layout from the model's rotary table, if any, and a padding mask ``(batch, tokens)``."""
         real = padding_mask(keep)
         mask, causal = attention_mask(real, tokens, causal, device)
-        positions = torch.arange(tokens, device=device) if real is None else (real.cumsum(1) - 1).clamp(min=0)
+        positions = positions_in_rows(table, real, tokens, device)
         return cls(None if table is None else table[:tokens], causal, mask, real, positions)
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
@@ -108,8 +121,7 @@ class PaddedRows:
     def select(self, rows: Tensor) -> Self:
         """The layout of some rows, given by their indices ``(rows kept,)``, in that order."""
         mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
-        positions = self.positions[rows] if self.positions.dim() > 1 else self.positions
-        return replace(self, mask=mask, real=real, positions=positions)
+        return replace(self, mask=mask, real=real, positions=None)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         """The states of those rows, in the layout of `select`."""
@@ -124,7 +136,7 @@ class PackedRows:
     causal: bool
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
-    positions: Tensor
+    positions: Tensor | None
 
     @classmethod
     def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool, device: torch.device) -> PackedRows:
@@ -167,9 +179,8 @@ class PackedRows:
     def select(self, rows: Tensor) -> Self:
         tokens, lengths = self._tokens_of(rows)
         rotary = None if self.rotary is None else self.rotary[tokens]
-        positions = self.positions[tokens]
-        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(positions) - 1, 0))
-        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), positions=positions)
+        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(tokens) - 1, 0))
+        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), positions=None)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[:, self._tokens_of(rows)[0]]
@@ -213,10 +224,8 @@ class CachedRows(PaddedRows):
         rotary = None if table is None else table[past : past + tokens]
         keep = padding_mask(keep)
         mask, causal = attention_mask(keep, tokens, True, device, past=past)
-        if keep is None:
-            real, positions = None, torch.arange(past, past + tokens, device=device)
-        else:
-            real, positions = keep[:, past:], (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
+        real = None if keep is None else keep[:, past:]
+        positions = positions_in_rows(table, keep, tokens, device, past=past)
         return cls(rotary, causal, mask, real, positions, cache, past, tokens)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:  # noqa: ARG002
