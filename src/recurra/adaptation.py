@@ -126,7 +126,7 @@ class PlanScores:
         # Evenly spread, because files are often sorted.
         indices = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
         tokenizer, scored = read_tokenizer(source.folder), [cleaned[index] for index in indices]
-        ids, offsets = encode_texts(scored, tokenizer, MOST_TOKENS)
+        ids, offsets = encode_texts(scored, tokenizer, min(MOST_TOKENS, relaxed.max_position_embeddings))
         self.texts = len(offsets) - 1
         token_counts = np.diff(encode_texts(scored, tokenizer, relaxed.max_position_embeddings)[1])
         self.mean_tokens = max(1, round(float(token_counts.mean())))

@@ -141,11 +141,13 @@ def test_a_narrow_table_is_scored_counted_and_written(adapted: Adapt) -> None:
     assert plain.scores == adapted("none", **LOOPED).scores
 
 
-def test_a_text_of_mean_length_is_not_cut_as_those_that_are_scored(tmp_path: Path) -> None:
-    source = find_encoder(str(write_tiny_encoder(tmp_path / "encoder", max_position_embeddings=300)))
+@pytest.mark.parametrize("longest", [300, 40], ids="{} tokens".format)
+def test_a_text_of_mean_length_is_cut_to_what_the_encoder_reads_alone(longest: int, tmp_path: Path) -> None:
+    source = find_encoder(str(write_tiny_encoder(tmp_path / "encoder", max_position_embeddings=longest)))
     texts = [["a good film " * words] for words in (1, 1000)]
     scores = PlanScores(source, texts, RecurraConfig(**source.shape("(0)x2")), tmp_path / "cache")
-    assert scores.mean_tokens == round((5 + 300) / 2)
+    assert scores.mean_tokens == round((5 + longest) / 2)
+    assert scores.score(SharingPlan.stack(4)) == pytest.approx(1, abs=1e-4)
 
 
 def test_budgets_choose_among_plans(root: Path, adapted: Adapt, tmp_path: Path) -> None:
