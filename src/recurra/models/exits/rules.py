@@ -341,9 +341,6 @@ class FixedExit(ExitRule):
     def asks(self, recurrence: int) -> bool:
         return recurrence >= self.after
 
-    def last(self, config: Any) -> int:  # noqa: ARG002 - a rule's
-        return self.after
-
     @property
     def always_after(self) -> int:
         return self.after
