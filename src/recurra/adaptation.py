@@ -75,7 +75,7 @@ class PlanCosts:
         encoder = load_encoder(self.source.name)
         ids = torch.ones(1, tokens, dtype=torch.long)
         lengths = torch.tensor([tokens])
-        layout = PackedRows.of(encoder.rotary, lengths, causal=False, device=ids.device)
+        layout = PackedRows.of(encoder.rotary, lengths, causal=False)
         encoder_ms = _milliseconds(lambda: encoder(ids, row_lengths=lengths))
         embedding_ms = min(encoder_ms, _milliseconds(lambda: encoder.embeddings(ids, None, layout)))
         ms_per_flop = (encoder_ms - embedding_ms) / forward_flops(encoder.config, tokens)

@@ -304,7 +304,7 @@ class RecurraModel(RecurraPreTrainedModel):
                 f"{' and an attention_mask' if attention_mask is not None else ''}; "
                 "give the rows end to end as (1, tokens), without a mask"
             )
-        return PackedRows.of(self.rotary, row_lengths, causal=self.config.causal, device=input_ids.device)
+        return PackedRows.of(self.rotary, row_lengths, causal=self.config.causal)
 
     def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
         config = self.config

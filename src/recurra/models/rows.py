@@ -139,10 +139,10 @@ class PackedRows:
     positions: Tensor | None
 
     @classmethod
-    def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool, device: torch.device) -> PackedRows:
+    def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool) -> PackedRows:
         """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
         starts = lengths.cumsum(0) - lengths
-        positions = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
+        positions = torch.arange(int(lengths.sum()), device=lengths.device) - starts.repeat_interleave(lengths)
         # An empty last row has no first token, so any index will do.
         starts = starts.clamp(max=max(len(positions) - 1, 0))
         return cls(None if table is None else table[positions], causal, starts, _groups(lengths), positions)

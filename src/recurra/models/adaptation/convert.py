@@ -40,7 +40,7 @@ class KeptFunction:
     ) -> None:
         self._layers = encoder.core.block.layers
         self._lengths = row_lengths
-        self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
+        self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False)
         # Layers of the previous plan, and the states after each of them: sorted plans share most of their first layers.
         self._order: Sequence[int] = ()
         self._states = [encoder.embeddings(input_ids[None], None, self._layout)]
