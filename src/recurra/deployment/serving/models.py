@@ -394,7 +394,7 @@ class Models:
                         await asyncio.to_thread(return_freed_memory)
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
-            # Such as a log that is full, or a panic of a tokenizer: the next request counts.
+            # Such as a panic of a tokenizer: the next request counts.
             except BaseException as error:  # noqa: BLE001
                 context = {"message": "reload", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)

@@ -5,6 +5,7 @@ Neither contains a user's text, an exception's message, which may quote one, or 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -117,12 +118,13 @@ class EventLog:
         self._lock = threading.Lock()
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        """Writes one event with its fields."""
+        """Writes one event with its fields; an event that cannot be written, as on a full disk, is dropped."""
         if self._quiet and level != "error":
             return
         moment = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": moment, "level": level, "event": event, **fields}, ensure_ascii=True, default=str)
-        with self._lock:
+        # An error here would end an answer, or the thread that computes a model's texts.
+        with self._lock, contextlib.suppress(OSError):
             stream = self._stream or sys.stderr
             stream.write(line + "\n")
             stream.flush()

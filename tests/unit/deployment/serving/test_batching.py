@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import threading
 import time
@@ -19,6 +21,7 @@ from recurra.deployment.engines.computation import Classified, softmax
 from recurra.deployment.serving.bodies import Extras, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits
 from recurra.deployment.serving.models import Batcher
+from recurra.deployment.serving.observation import EventLog
 from served import mark, slow_model
 
 
@@ -182,6 +185,27 @@ def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseExc
     assert caught.value.status == 500 and "spoil" not in caught.value.message
     assert [type(error) for error in bench.failures] == [error]
     assert bench.batcher.ready
+
+
+class FullDisk(io.StringIO):
+    """A log that has no room."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_failure_that_cannot_be_logged_is_answered_and_the_next_request_too() -> None:
+    log = EventLog(FullDisk())
+
+    def fail(texts: list[str], extras: Extras) -> Classified:
+        raise ValueError
+
+    batcher = Batcher("model", fail, ServerLimits(), failed=lambda error: log.failure("computation", error))
+    batcher.start()
+    for _ in range(2):
+        with pytest.raises(Refusal):
+            batcher.submit(["a"], Extras()).result(20)
+    batcher.stop()
 
 
 def test_the_end_finishes_what_was_accepted(make) -> None:
