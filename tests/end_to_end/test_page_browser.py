@@ -17,7 +17,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel
-from served import Running, deep_model, prompt_model, prompt_server, running
+from served import Running, deep_model, prompt_model, prompt_server, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
 
@@ -67,6 +67,10 @@ def upload(page: Any, content: bytes) -> None:
 def labels_file(page: Any) -> list[dict[str, str]]:
     """The rows of the file that comes back."""
     page.click("#run")
+    return downloaded(page)
+
+
+def downloaded(page: Any) -> list[dict[str, str]]:
     link = page.locator("#state a")
     playwright.expect(link).to_contain_text("in-labels.csv")
     with page.expect_download() as download:
@@ -297,6 +301,22 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
         assert row["label_predicted"] == one["label"]
         assert float(row["probability"]) == pytest.approx(one["probabilities"][one["label"]], abs=1e-6)
     assert found.complaints == []
+
+
+def test_a_file_that_is_chosen_while_another_is_classified_waits_its_turn(visit: Any) -> None:
+    model, engine = slow_model()
+    with running([model]) as server:
+        page = visit(server.url).page
+        upload(page, b"text,x\nfirst,1\n")
+        page.click("#run")
+        assert engine.begun.acquire(timeout=20)
+        upload(page, b"text\nsecond\nthird\n")
+        playwright.expect(page.locator("#state")).to_contain_text("2 rows")
+        engine.open.set()
+        assert [(row["text"], row["x"]) for row in downloaded(page)] == [("first", "1")]
+        page.click("#run")
+        playwright.expect(page.locator("#state")).to_contain_text("2 of 2 rows")
+        assert [row["text"] for row in downloaded(page)] == ["second", "third"]
 
 
 def test_a_text_that_is_longer_than_the_model_reads_is_told_and_explained_as_far_as_it_is_read(visit: Any) -> None:
