@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from recurra.deployment.engines.trained import TransformerEngine
     from recurra.models.controls.linear import LinearModel
 
+# Protobuf holds no more.
+_MOST_ONNX_BYTES = 2**31 - 1
 # File name that transformers expects.
 _SAFETENSORS_NAME = "model.safetensors"
 # Configuration values that the ONNX graph supports; other classifiers are exported as safetensors.
@@ -159,6 +161,12 @@ class OnnxFormat(ExportFormat):
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
         from recurra.deployment.onnx.model import write_onnx, write_traced
 
+        size = 4 * engine.model.num_parameters()
+        if precision == "fp32" and size > _MOST_ONNX_BYTES:
+            raise ConfigurationError(
+                f"the weights have {size / 2**30:.1f} GiB in fp32, and an ONNX file holds less than 2; take "
+                "--precision int8 or --format safetensors"
+            )
         metadata = {"run_id": record.run_id, "labels": json.dumps(record.data.label_names)}
         if _is_foreign(engine.model.config):
             write_traced(engine.model, precision, folder, metadata)

@@ -10,6 +10,7 @@ import json
 import operator
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from onnx_graphs import FEED_FORWARDS, SHAPES, exact_products, rows, session_of
 from recurra import RecurraForSequenceClassification, preset
 from recurra.core.errors import ConfigurationError
+from recurra.deployment.export import formats
 from recurra.deployment.export.formats import OnnxFormat
 from recurra.deployment.onnx.graph import Graph, Int8Linear, Linear
 from recurra.deployment.onnx.model import build_classifier, write_onnx
@@ -61,6 +63,14 @@ def test_the_graph_is_the_model(shape: dict[str, Any], batch: int, tokens: int) 
 def test_a_model_that_the_graph_is_not_written_for_is_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"'{key}' of the model is {value!r}.*take --format safetensors"):
         OnnxFormat().check_model(tiny_model(**{key: value}).config)
+
+
+def test_a_model_that_no_onnx_file_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_MOST_ONNX_BYTES", 1000)
+    engine: Any = SimpleNamespace(model=tiny_model())
+    record: Any = None
+    with pytest.raises(ConfigurationError, match="GiB in fp32, and an ONNX file holds less than 2; take --precision"):
+        OnnxFormat().write(engine, record, "fp32", tmp_path)
 
 
 @pytest.mark.parametrize(
