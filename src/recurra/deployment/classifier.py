@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -258,8 +259,10 @@ class Classifier:
         length = self.engine.max_length
         if self.engine.reads_all or length is None:
             return None
-        ends = [match.end() for match in re.finditer(r"\S+", text)]
         word_limit = num_words = self.engine.windows * length
+        # Of a very long text no more is looked at: each cleaning asks for at most `word_limit` words more.
+        words = itertools.islice(re.finditer(r"\S+", text), _CLEANINGS * word_limit + 1)
+        ends = [match.end() for match in words]
         for _ in range(_CLEANINGS):
             if num_words >= len(ends):
                 break
