@@ -20,6 +20,7 @@ from recurra.core.record import CodeRecord
 from recurra.core.sealed import FileEntry, describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import compute_precision
+from recurra.deployment.export.build import render_card
 from recurra.deployment.export.formats import find_format, find_precision
 from recurra.deployment.export.manifest import (
     ExportManifest,
@@ -86,6 +87,16 @@ def test_a_page_of_more_than_25_mib_says_so(made: Path) -> None:
         "size: the page has 26.00 MiB, more than 25; --precision int8 makes it smaller, and recurra-small in int8 "
         "stays below"
     )
+
+
+def test_the_card_of_a_graph_says_how_much_of_a_text_is_read(made: Path) -> None:
+    record = read_source_record(made)
+    for form, said in (("web", "and cut {} in both"), ("onnx", "cut them {} and pad")):
+        for windows, cut in ((1, "at 24 tokens"), (3, "into up to 3 windows of 24 tokens")):
+            card = render_card(
+                record, manifest(made, format=form, precision="int8", windows=windows), num_recurrences=1
+            )
+            assert said.format(cut) in card
 
 
 @given(data=st.data())
