@@ -151,7 +151,7 @@ def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
         raise ConfigurationError("--api-key-file and --api-key-env are both given; give one of the two")
     if file is not None:
         try:
-            lines = file.read_text(encoding="utf-8")
+            lines = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"cannot read the API key from '{file}': {error}") from error
     elif variable is not None:

@@ -137,7 +137,7 @@ def test_keys_are_told_apart() -> None:
 
 def test_keys_are_read_from_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, broken = tmp_path / "keys.txt", tmp_path / "broken.txt"
-    file.write_text(f"\n  {KEYS[0]}\n\n{KEYS[1]}  \n", encoding="utf-8")
+    file.write_text(f"\ufeff{KEYS[0]}\n\n  {KEYS[1]}  \n", encoding="utf-8")
     broken.write_bytes(b"\xff\xfe\xfd" * 9)
     monkeypatch.setenv("OUR_KEYS", f"{KEYS[2]}\n{KEYS[1]}")
     monkeypatch.delenv("NO_KEYS", raising=False)
