@@ -207,7 +207,12 @@ class TransformerEngine(Engine):
         storage = preferred or _stored_in(model)
         compute = compute_precision(storage, precision, device.type, imitates_bf16=imitates_bf16(device))
         tokenizer = read_tokenizer(folder)
-        check_fits(folder, tokenizer, int(model.config.vocab_size))
+        highest = max(tokenizer.get_vocab().values(), default=0)
+        if highest >= model.config.vocab_size:
+            raise CheckpointError(
+                f"'{folder}': its tokenizer writes token numbers up to {highest:,}, but its model has "
+                f"{model.config.vocab_size:,} tokens: they do not belong together; copy or train it again"
+            )
         return cls(model, tokenizer, precision=compute, max_length=max_length, windows=windows)
 
     @property
@@ -309,16 +314,6 @@ class JoinedEngine(TransformerEngine):
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
         return {1: self.logits(texts, batch_size)}
-
-
-def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> None:
-    """Refuses a tokenizer with token ids that the model's table does not have."""
-    highest = max(tokenizer.get_vocab().values(), default=0)
-    if highest >= vocab_size:
-        raise CheckpointError(
-            f"'{folder}': its tokenizer writes token numbers up to {highest:,}, but its model has {vocab_size:,} "
-            "tokens: they do not belong together; copy or train it again"
-        )
 
 
 def _stored_in(model: PreTrainedModel) -> str:

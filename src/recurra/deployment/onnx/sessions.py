@@ -177,9 +177,9 @@ def open_session(path: Path, threads: int = 0) -> Any:
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_SLOWER_FUSIONS
         )
     except Exception as error:
-        first_line = str(error).strip().splitlines()[0][:200]
+        message = one_line(str(error), 200)
         raise CheckpointError(
-            f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({first_line}); export the run again"
+            f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({message}); export the run again"
         ) from error
 
 

@@ -67,9 +67,6 @@ class PredictedRows:
             return labels
         return [None if without else label for label, without in zip(labels, abstained.tolist(), strict=True)]
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
 
 Write = Callable[[PredictedRows], None]
 """Writes some rows with their predictions."""
@@ -190,7 +187,9 @@ def _plain_lines(stream: TextIO, decision: LabelDecision) -> Write:
 
     def write(rows: PredictedRows) -> None:
         label_indices = decision.decide(rows.probabilities)
-        word_texts = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
+        word_texts = (
+            [""] * len(rows.texts) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
+        )
         for text, label, label_index, row_probabilities, words in zip(
             rows.texts, rows.label_texts(decision), label_indices, rows.probabilities, word_texts, strict=True
         ):
