@@ -9,7 +9,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,10 @@ from starlette.types import Message, Receive, Scope, Send
 from recurra.deployment.serving.application import Application, describe, read_examples, read_page
 from recurra.deployment.serving.limits import ApiKeys, Rate, ServerLimits
 from recurra.deployment.serving.observation import EventLog
+from served import Answer
 
 KEY = "0123456789abcdef-key"
 PATHS = ("/", "/v1/classify", "/v1/models", "/health/live", "/health/ready", "/metrics", "/openapi.json")
-
-
-@dataclass
-class Answer:
-    """What a client got."""
-
-    messages: list[Message]
-
-    @property
-    def status(self) -> int:
-        (start,) = (message for message in self.messages if message["type"] == "http.response.start")
-        return int(start["status"])
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.messages[0]["headers"]}
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message.get("body", b"") for message in self.messages)
-
-    @property
-    def error(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self.body)["error"]
-        return found
 
 
 async def fine(scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +52,9 @@ class Guarded:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (client, 7)}
         asyncio.run(self.application(scope, receive, send))
-        return Answer(sent)
+        (start,) = (message for message in sent if message["type"] == "http.response.start")
+        names = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], names, b"".join(message.get("body", b"") for message in sent))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -109,7 +86,7 @@ def test_an_error_of_ours_is_told_without_what_it_says_but_not_in_an_answer_that
         return
     assert answer.headers["x-request-id"] == number and request["refused"] == "failed"
     said = {"code": "failed", "message": f"the server failed; its log says why under {number}"}
-    assert answer.error == said
+    assert answer.json["error"] == said
     for operations in describe(ServerLimits(), ["a"], with_key=False)["paths"].values():
         for operation in operations.values():
             assert "X-Request-ID" in operation["responses"]["500"]["description"]
@@ -162,8 +139,8 @@ def test_a_key_opens_what_is_guarded(path: str) -> None:
         answer = guarded.ask(path, **wrong)
         assert answer.status == (401 if closed else 204)
         if closed:
-            assert (answer.error["code"], answer.headers["www-authenticate"]) == ("no_key", "Bearer")
-            assert "Authorization: Bearer KEY" in answer.error["message"]
+            assert answer.refusal == (401, "no_key") and answer.headers["www-authenticate"] == "Bearer"
+            assert "Authorization: Bearer KEY" in answer.json["error"]["message"]
     for right in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
         assert guarded.ask(path, **right).status == 204
     assert guarded.counted("recurra_refused_total", code="no_key") == (3 if closed else 0)
@@ -174,9 +151,9 @@ def test_who_asks_too_often_waits_and_nobody_else_does() -> None:
     assert [guarded.ask("/").status for _ in range(3)] == [204, 204, 429]
     refused = guarded.ask("/v1/models")
     # A wrong key counts as the address that it comes from.
-    assert (refused.status, refused.error["code"]) == (429, "rate_limited")
+    assert refused.refusal == (429, "rate_limited")
     assert 0 < int(refused.headers["retry-after"]) <= 3600
-    assert "more than 2 requests in 3,600 s" in refused.error["message"]
+    assert "more than 2 requests in 3,600 s" in refused.json["error"]["message"]
     assert [guarded.ask("/v1/models", **{"x-api-key": KEY}).status for _ in range(3)] == [204, 204, 429]
     clients = ("192.0.2.2", "2001:db8::1", "2001:db8::2", "2001:db8::3")
     assert [guarded.ask("/", client=client).status for client in clients] == [204, 204, 204, 429]
