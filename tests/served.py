@@ -141,6 +141,11 @@ class Answer:
         return self.status, self.json["error"]["code"]
 
 
+def probabilities(predictions: Sequence[dict[str, Any]]) -> np.ndarray:
+    """Those of a result's predictions, ``(texts, labels)``."""
+    return np.array([list(one["probabilities"].values()) for one in predictions])
+
+
 @dataclass
 class Running:
     """A server that runs in a thread."""

@@ -26,7 +26,7 @@ from recurra.deployment.serving.bodies import Prediction
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel, name_folders, open_models
 from reviews import review_rows
-from served import HEAD, Answer, Running, eventually, prompt_model, prompt_server, running, slow_model
+from served import HEAD, Running, eventually, probabilities, prompt_model, prompt_server, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
 
@@ -43,18 +43,13 @@ def server(folders: dict[str, Path]) -> Iterator[Running]:
         yield found
 
 
-def probabilities(answer: Answer, result: int = 0) -> np.ndarray:
-    assert answer.status == 200, answer.body
-    return np.array([list(one["probabilities"].values()) for one in answer.json["results"][result]["predictions"]])
-
-
 def test_answers_are_those_of_the_classifier(server: Running, folders: dict[str, Path]) -> None:
     answer = server.post({"text": TEXTS, "model": ["other", "tiny"]})
     assert [result["model"] for result in answer.json["results"]] == ["other", "tiny"]
     for number, folder in enumerate((folders["linear"], folders["tiny"])):
         classifier = Classifier.open(folder)
-        np.testing.assert_allclose(probabilities(answer, number), classifier.predict_proba(TEXTS), atol=1e-6)
         predictions = answer.json["results"][number]["predictions"]
+        np.testing.assert_allclose(probabilities(predictions), classifier.predict_proba(TEXTS), atol=1e-6)
         assert [one["label"] for one in predictions] == classifier.predict(TEXTS).tolist()
         assert list(predictions[0]["probabilities"]) == classifier.classes_.tolist()
     one = server.post({"text": TEXTS[0]})
@@ -194,7 +189,7 @@ def test_whatever_comes_is_answered(server: Running, folders: dict[str, Path], b
     if answer.status == 200:
         texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
         expected = Classifier.open(folders["tiny"]).predict_proba(texts)
-        np.testing.assert_allclose(probabilities(answer), expected, atol=1e-5)
+        np.testing.assert_allclose(probabilities(answer.json["results"][0]["predictions"]), expected, atol=1e-5)
     else:
         assert answer.refusal[0] in {400, 404, 422}
 

@@ -20,7 +20,7 @@ from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import open_models
 from recurra.models.exits.rules import FixedExit
 from reviews import review_rows
-from served import Running, running
+from served import Running, probabilities, running
 
 TEXTS = [text for text, _ in review_rows(24, seed=3)]
 TOLERANCE = 1e-5
@@ -41,10 +41,6 @@ def folders(runs: dict[str, Path], linear_run: Path, tmp_path_factory: pytest.Te
 def server(folders: dict[str, Path]) -> Iterator[Running]:
     with running(open_models(folders, threads=1)) as found:
         yield found
-
-
-def rows(predictions: list[dict[str, Any]]) -> list[list[float]]:
-    return [list(one["probabilities"].values()) for one in predictions]
 
 
 def test_models_say_what_they_can(server: Running, folders: dict[str, Path]) -> None:
@@ -92,11 +88,11 @@ def test_texts_stop_early_if_asked(server: Running, folders: dict[str, Path], na
     wanted = classifier.classify(TEXTS, rule=classifier.calibrated_rule)
     assert wanted.exited_after is not None and 1 in wanted.exited_after
     found = server.classify(TEXTS, model=name, exit_rule="calibrated")
-    np.testing.assert_allclose(rows(found), wanted.probabilities, atol=TOLERANCE)
+    np.testing.assert_allclose(probabilities(found), wanted.probabilities, atol=TOLERANCE)
     assert [one["exited_after"] for one in found] == wanted.exited_after.tolist()
     assert set(found[0]) == {"label", "probabilities", "exited_after"}
     full = server.classify(TEXTS, model=name)
-    np.testing.assert_allclose(rows(full), classifier.predict_proba(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(probabilities(full), classifier.predict_proba(TEXTS), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["fp32", "plain", "run"])
@@ -105,7 +101,7 @@ def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[st
     found = server.classify(TEXTS, model=name, recurrences=True)
     for number, one in enumerate(found):
         assert [thought["after"] for thought in one["recurrences"]] == list(trace.after) == [1, 2]
-        np.testing.assert_allclose(rows(one["recurrences"]), trace.probabilities[number], atol=TOLERANCE)
+        np.testing.assert_allclose(probabilities(one["recurrences"]), trace.probabilities[number], atol=TOLERANCE)
         for thought in one["recurrences"]:
             assert thought["label"] == max(thought["probabilities"], key=thought["probabilities"].get)
         # Nobody was let go: the label is that of the whole model.
@@ -122,7 +118,9 @@ def test_a_model_without_the_means_says_so(server: Running, folders: dict[str, P
     for name in ("run", "plain"):
         found = server.classify(TEXTS, model=name, exit_rule="calibrated")
         assert {one["exited_after"] for one in found} == {2}
-        np.testing.assert_allclose(rows(found), rows(server.classify(TEXTS, model=name)), atol=TOLERANCE)
+        np.testing.assert_allclose(
+            probabilities(found), probabilities(server.classify(TEXTS, model=name)), atol=TOLERANCE
+        )
     answer = server.post({"text": "a", "model": ["linear", "fp32"], "exit_rule": "calibrated", "recurrences": True})
     linear, deep = (result["predictions"][0] for result in answer.json["results"])
     assert set(linear) == {"label", "probabilities"} and "recurrences" in deep
@@ -150,7 +148,7 @@ def test_every_text_stops_where_the_request_says(
 ) -> None:
     found = server.classify(TEXTS, model=name, exit_after=after, exit_rule=rule)
     wanted = Classifier.open(folders[name]).classify(TEXTS, rule=FixedExit(after)).probabilities
-    np.testing.assert_allclose(rows(found), wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(probabilities(found), wanted, atol=TOLERANCE)
     assert {one["exited_after"] for one in found} == {after}
 
 

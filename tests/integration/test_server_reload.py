@@ -35,7 +35,7 @@ from recurra.deployment.serving.models import ModelSource, ServedModel, hash_mod
 from recurra.deployment.serving.observation import EventLog
 from recurra.deployment.serving.server import Server
 from reviews import review_rows, train_linear
-from served import PATIENCE_S, Running, eventually, mark, running, slow_model
+from served import PATIENCE_S, Running, eventually, mark, probabilities, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(6, seed=3)]
 # Whatever else the machine does, nothing is turned away here.
@@ -76,10 +76,6 @@ def reload(server: Running, times: int = 1) -> list[dict[str, Any]]:
     return server.events("reload")[before:]
 
 
-def probabilities(result: dict[str, Any]) -> np.ndarray:
-    return np.array([list(one["probabilities"].values()) for one in result["predictions"]])
-
-
 def test_no_request_is_lost_nor_answered_by_two_models(exports: list[Path], folder: Path) -> None:
     wanted = {hash_model(one): Classifier.open(one).predict_proba(TEXTS) for one in exports}
     first, second = wanted.values()
@@ -92,7 +88,8 @@ def test_no_request_is_lost_nor_answered_by_two_models(exports: list[Path], fold
             answer = server.post({"text": TEXTS, "model": ["one", "two"], "explain": number % 2 == 0})
             assert answer.status == 200, answer.body
             for result in answer.json["results"]:
-                np.testing.assert_allclose(probabilities(result), wanted[result["content_hash"]], atol=1e-6)
+                expected = wanted[result["content_hash"]]
+                np.testing.assert_allclose(probabilities(result["predictions"]), expected, atol=1e-6)
                 seen.add(result["content_hash"])
                 answered += 1
         return answered
@@ -201,7 +198,8 @@ def test_what_was_begun_ends_on_the_old_model_which_is_then_forgotten() -> None:
         result = first.result(PATIENCE_S).json["results"][0]
         assert result["content_hash"] == "old" and len(result["predictions"][0]["words"]) == 2
         odds = [mark(text) for text in ("a b", "c")]
-        np.testing.assert_allclose(probabilities(result)[:, 0], 1 / (1 + np.exp(-np.array(odds))), atol=1e-6)
+        shares = probabilities(result["predictions"])[:, 0]
+        np.testing.assert_allclose(shares, 1 / (1 + np.exp(-np.array(odds))), atol=1e-6)
         assert [text for batch in old_engine.batches for text in batch][:2] == ["a b", "c"]
         forgotten = weakref.ref(old_engine)
         models.clear()
