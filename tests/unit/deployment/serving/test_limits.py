@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,15 +15,6 @@ from recurra.deployment.serving import server
 from recurra.deployment.serving.limits import ApiKeys, Rate, RateLimiter, ServerLimits, network_of, read_keys
 
 KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
-
-
-class Clock:
-    """Tells the time that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Bucket:
@@ -48,8 +40,8 @@ class Bucket:
 )
 def test_everyone_has_a_bucket(requests: int, seconds: int, steps: list[tuple[int, str | int]]) -> None:
     rate = Rate(requests, seconds)
-    clock = Clock()
-    found = RateLimiter(rate, clock=clock)
+    clock = SimpleNamespace(now=1000.0)
+    found = RateLimiter(rate, clock=lambda: clock.now)
     buckets: dict[str | int, Bucket] = {}
     now = Fraction(0)
     for quarters, who in steps:
@@ -60,8 +52,8 @@ def test_everyone_has_a_bucket(requests: int, seconds: int, steps: list[tuple[in
 
 
 def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
-    clock = Clock()
-    found = RateLimiter(Rate(2, 60), 10, clock)
+    clock = SimpleNamespace(now=1000.0)
+    found = RateLimiter(Rate(2, 60), 10, lambda: clock.now)
     assert [found.wait_s("first") == 0 for _ in range(3)] == [True, True, False]
     for number in range(1000):
         found.wait_s(f"10.0.{number // 256}.{number % 256}")
@@ -77,7 +69,7 @@ def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
         assert found.wait_s(f"later {number}") == 0
     assert len(found._full_at) <= 11
     # A client that spends its burst and leaves does not keep others remembered.
-    found = RateLimiter(Rate(2, 60), 10, clock)
+    found = RateLimiter(Rate(2, 60), 10, lambda: clock.now)
     for client in ("heavy", "heavy", *(f"light {number}" for number in range(9))):
         assert found.wait_s(client) == 0
     clock.now += 31
