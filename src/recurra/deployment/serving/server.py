@@ -204,10 +204,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
         """Answers a request that is not HTTP."""
-        if self._linger_timer is not None:
-            self.transport.close()
-        else:
-            self._end(_response(b"400 Bad Request", "malformed", "this is not a valid HTTP request"), "malformed")
+        self._end(_response(b"400 Bad Request", "malformed", "this is not a valid HTTP request"), "malformed")
 
     def _unsupported_upgrade_warning(self) -> None:
         # Upgrades may be ignored, so there is no warning; but the parser cannot read on after one.
@@ -273,16 +270,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._close()
 
     def _refuse_head(self) -> None:
-        if self._linger_timer is not None:
-            self.transport.close()
-            return
         part = "trailers and the frames of the chunks" if self._in_body else "head"
         verb = "have" if self._in_body else "has"
         message = f"the {part} of the request {verb} more than {_MOST_HEAD_BYTES:,} bytes"
         self._end(_response(b"431 Request Header Fields Too Large", "head_too_large", message), "head_too_large")
 
     def _end(self, response: bytes, code: str) -> None:
-        """Refuses the request that is being read, after the answers to those before it, and reads no other."""
+        """Refuses the request that is being read, after the answers to those before it, and reads no other.
+
+        A connection that only waits until its client has finished sending is closed.
+        """
+        if self._linger_timer is not None:
+            self.transport.close()
         if self._ended or self.closing:
             return
         self._ended = True
