@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
 
 
 MOST_ROWS = 2000
+# Most texts of a file that are held to choose these from; an even number.
+_MOST_HELD = 50 * MOST_ROWS
 
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -139,7 +142,12 @@ def choose_rows(
     """
     if (file := options.rows_file) is not None:
         chunks = stream_texts(file, options.text_column, MOST_ROWS, encoding=options.encoding)
-        texts = [text for chunk in chunks for text in chunk]
+        texts, step = list[str](), 1
+        for number, text in enumerate(itertools.chain.from_iterable(chunks)):
+            if number % step == 0:
+                texts.append(text)
+            if len(texts) == _MOST_HELD:
+                texts, step = texts[::2], 2 * step
         if not texts:
             raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
         return CheckRows(f"the file {file.name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))

@@ -13,6 +13,7 @@ from recurra.core.record import read_record
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export import build
 from recurra.deployment.export.build import MOST_ROWS, CheckRows, choose_rows, compare_logits, judge_check
 from recurra.deployment.export.formats import BF16, FP16, FP32, INT8, StoredPrecision
 from recurra.deployment.export.manifest import CheckRecord, ExportOptions
@@ -116,7 +117,9 @@ def test_the_rows_are_the_runs_own_validation_split_if_it_is_what_it_was(tmp_pat
         assert rows.labels is None and len(rows.texts) >= 200 and "reviews.csv" in rows.note
 
 
-def test_a_file_of_the_user_goes_before_all_else_is_cleaned_and_read_all_over(tmp_path: Path) -> None:
+def test_a_file_of_the_user_goes_before_all_else_is_cleaned_and_read_all_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = read_record(RunFactory(tmp_path).run("recurrent"))
     path = write_csv(tmp_path / "t.csv", [("<b>GOOD</b>  film!!",), ("x",)], ("body",))
     options = ExportOptions(rows_file=path, text_column="body")
@@ -130,3 +133,6 @@ def test_a_file_of_the_user_goes_before_all_else_is_cleaned_and_read_all_over(tm
     texts = choose_rows(record, options).texts
     assert len(texts) == len(set(texts)) == MOST_ROWS
     assert texts[0] == "row 0" and texts[-1] == f"row {count - 1}"
+    # Of a huge file every second row is held, then every fourth, and so on.
+    monkeypatch.setattr(build, "_MOST_HELD", 1000)
+    assert choose_rows(record, options).texts == [f"row {number}" for number in range(0, count, 8)]
