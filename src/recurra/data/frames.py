@@ -159,9 +159,9 @@ def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Ca
     if isinstance(rows, tuple):
         pair = _pair(rows, source, names)
         return list(pair), pair.__getitem__
-    features = getattr(rows, "features", None) or {}
+    features: Mapping[str, Any] = {}
     if is_of(rows, "datasets", "IterableDataset"):
-        rows = list(rows)
+        features, rows = rows.features or {}, list(rows)
     if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
         listed = rows
         present = list(dict.fromkeys(name for row in listed for name in row))
@@ -171,7 +171,7 @@ def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Ca
         return list(frame.keys()), lambda name: one_dimension(frame[name], name)
     if is_of(rows, "datasets", "Dataset"):
         plain: Any = rows.with_format(None)
-        return list(rows.column_names), lambda name: [*map(_named(features[name]), plain[name])]
+        return list(rows.column_names), lambda name: [*map(_named(plain.features[name]), plain[name])]
     if is_of(rows, "polars", "LazyFrame"):
         rows = rows.collect()
     if not hasattr(rows, "__arrow_c_stream__") or not hasattr(rows, "columns"):

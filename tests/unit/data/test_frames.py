@@ -37,7 +37,8 @@ def written(rows: RowsInMemory, folder: Path) -> Path:
 FORMS: dict[str, Any] = {
     "pair": (TEXTS, WORDS),
     "series": (pd.Series(TEXTS, index=[7, 3, 5, 1]), pd.Series(WORDS, dtype="category")),
-    "frame": pd.DataFrame({"label": pd.Categorical(WORDS), "other": 1, "text": pd.array(TEXTS, "string[pyarrow]")}),
+    # A frame gives its columns as attributes: one of this name is no description of the others.
+    "frame": pd.DataFrame({"label": pd.Categorical(WORDS), "features": 1, "text": pd.array(TEXTS, "string[pyarrow]")}),
     "dataset": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}),
     "class labels": datasets.Dataset.from_dict({"text": TEXTS, "label": [1, 0, 0, 1]}).cast_column(
         "label", datasets.ClassLabel(names=["neg", "pos"])
