@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections import Counter
 from pathlib import Path
@@ -126,9 +127,11 @@ class DataConfig(RunData):
     @property
     def unlabelled_sources(self) -> list[str]:
         """Files and corpora of texts without labels."""
-        if not self.unlabelled or Path(self.unlabelled).is_file():
-            return [self.unlabelled] if self.unlabelled else []
-        return names_in(self.unlabelled)
+        # Several names may be longer than the name of a file can be.
+        with contextlib.suppress(OSError):
+            if self.unlabelled and Path(self.unlabelled).is_file():
+                return [self.unlabelled]
+        return names_in(self.unlabelled or "")
 
     @property
     def labels(self) -> LabelColumn:

@@ -105,6 +105,9 @@ def test_sentences_of_several_sources_are_taken_and_a_corpus_gives_its_training_
     assert found is not None and found.texts == ["it was a day like others.", "nothing happened at all!"]
     both = DataConfig(name=str(reviews), tokenizer="trained", unlabelled=f"{more}, demo", unlabelled_unit="sentences")
     assert both.unlabelled_sources == [str(more), "demo"]
+    # Together they are longer than the name of a file can be.
+    names = [f"part-{number:03}.txt" for number in range(50)]
+    assert DataConfig(name="demo", unlabelled=",".join(names)).unlabelled_sources == names
     dataset = load_dataset(both)
     assert dataset.unlabelled is not None and "(more.txt, demo)" in dataset.notes[-1]
     train = " ".join(load_dataset(DataConfig(name="demo")).splits["train"].texts)
