@@ -217,10 +217,10 @@ class DataConfig(RunData):
                 f"auxiliary '{self.auxiliary}' belongs to sst2 under official, not to '{self.name}'"
                 f"{f' under {self.protocol}' if self.protocol else ''}; leave it out"
             )
-        if self.fraction < 1 or self.length_tail is not None:
+        if self.fraction < 1 or self.length_tail is not None or self.rows_per_label is not None:
             raise ValueError(
-                f"auxiliary '{self.auxiliary}' has phrases of every training sentence, also of those that fraction or "
-                "length_tail leaves out; take one or the other"
+                f"auxiliary '{self.auxiliary}' has phrases of every training sentence, also of those that fraction, "
+                "rows_per_label or length_tail leaves out; take one or the other"
             )
         return self
 

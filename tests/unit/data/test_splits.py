@@ -302,7 +302,8 @@ def test_subsets_of_a_dataset(load: Load) -> None:
         ({"name": "a.csv", "folds": 3, "test": "b.csv"}, "folds is 3 beside a file of test rows"),
         ({"name": "demo", "auxiliary": "treebank"}, "belongs to sst2 under official, not to 'demo'; leave it out"),
         ({"name": "sst2", "protocol": "pooled", "auxiliary": "treebank"}, "not to 'sst2' under pooled"),
-        ({"name": "sst2", "fraction": 0.5, "auxiliary": "treebank"}, "also of those that fraction or length_tail"),
+        ({"name": "sst2", "fraction": 0.5, "auxiliary": "treebank"}, "also of those that fraction, rows_per_label or"),
+        ({"name": "sst2", "rows_per_label": 8, "auxiliary": "treebank"}, "take one or the other"),
     ],
 )
 def test_impossible_configurations(values: dict[str, Any], message: str) -> None:
