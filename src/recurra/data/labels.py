@@ -524,8 +524,10 @@ def as_word(value: Any, source: str, unit: str, number: int, column: str | None)
 def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
     """Notes on labels that have several spellings or look missing, and on how files were read."""
     counts = Counter(name for table in tables for label in table.labels for name in _names(label))
+    # Every table gets the spelling that is most frequent in the first, see `join_spellings`.
+    first = Counter(name for label in tables[0].labels for name in _names(label))
     notes = []
-    if groups := spellings(counts):
+    if groups := spellings({label: first[label] for label in counts}):
         what = (
             "is written in one way, the first of each (join_labels)"
             if joined

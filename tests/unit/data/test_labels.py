@@ -95,14 +95,14 @@ def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_other_files_follow_the_spelling_of_the_training_rows(tmp_path: Path) -> None:
-    path, test = write(tmp_path / "a.csv", "neg", "pos"), write(tmp_path / "t.csv", "NEG", "POS", "POS", "Neg", rows=8)
+    path, test = write(tmp_path / "a.csv", "neg", "pos"), write(tmp_path / "t.csv", "NEG", "POS", "POS", "Neg", rows=80)
     with pytest.raises(DataError, match=r"has the label 'NEG'.*correct the label, train with data.join_labels=true or"):
         load_dataset(DataConfig(name=path, test=test))
     config = DataConfig(name=path, test=test, join_labels=True)
     dataset = load_dataset(config)
-    assert dataset.splits["test"].labels.tolist() == [0, 1, 1, 0] * 2
-    assert "'neg' (15) = 'NEG' (2) = 'Neg' (2); 'pos' (15) = 'POS' (4)" in notes_on_labels(dataset)[0]
-    assert load_split(test, config, ["neg", "pos"]).labels.tolist() == [0, 1, 1, 0] * 2
+    assert dataset.splits["test"].labels.tolist() == [0, 1, 1, 0] * 20
+    assert "'neg' (15) = 'NEG' (20) = 'Neg' (20); 'pos' (15) = 'POS' (40)" in notes_on_labels(dataset)[0]
+    assert load_split(test, config, ["neg", "pos"]).labels.tolist() == [0, 1, 1, 0] * 20
     other = write(tmp_path / "o.csv", "NEG", "so so")
     with pytest.raises(DataError, match=r"the label 'so so', which the training data lacks.*correct the label or add"):
         load_split(other, config, ["neg", "pos"])
