@@ -139,13 +139,13 @@ class LabelColumn:
         parsed = cell if isinstance(cell, list | dict) else _parsed_list(cell)
         if parsed is None:
             return word(cell)
-        if isinstance(cell, dict) and not isinstance(cell.get("choices"), list):
+        if isinstance(parsed, dict) and not isinstance(parsed.get("choices"), list):
             advice = "; write the name of the label"
         elif any(isinstance(part, list | dict) for part in parsed):
             advice = ": it marks passages; write labels of the whole text"
         else:
             advice = f"; lists of labels are read with {_READ_LISTS}"
-        raise ValueError(f"holds {'an object' if isinstance(cell, dict) else 'a list'}, {short_repr(cell)}{advice}")
+        raise ValueError(f"holds {'an object' if isinstance(parsed, dict) else 'a list'}, {short_repr(cell)}{advice}")
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
         """The class names of a table; refuses a single class, and so many that the column can hardly be a label."""

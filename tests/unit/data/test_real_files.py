@@ -307,6 +307,7 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
         (["topics.json"], ["no column 'label'", "'sentiment', 'topic'", "--label-column"]),
         (["spans.jsonl"], ["line 1: column 'label' holds a list, [[0, 3, 'X']]", "it marks passages"]),
         (["named.jsonl"], ["line 1: column 'label' holds an object, {'name': 'neg'}; write the name of the label"]),
+        (["objects.csv"], ['holds an object, \'{"name": "neg"}\'; write the name of the label']),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_a_way_out(
@@ -326,6 +327,7 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
     Path("topics.json").write_text(json.dumps(topics))
     Path("spans.jsonl").write_bytes(json_lines([{"text": "a", "label": [[0, 3, "X"]]}]))
     Path("named.jsonl").write_bytes(json_lines([{"text": "a", "label": {"name": "neg"}}]))
+    Path("objects.csv").write_text('text,label\na,"{""name"": ""neg""}"\n')
     assert main(["data", "describe", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and [part for part in parts if part not in error] == []
