@@ -193,14 +193,17 @@ def with_fewer_pieces(
             "can lose some: leave the vocabulary as it is"
         )
     vocab = model["vocab"]
-    old = dict(vocab) if model["type"] == "WordPiece" else {piece: index for index, (piece, _) in enumerate(vocab)}
-    pieces = _remaining_pieces(old, {token["content"] for token in state["added_tokens"]}, ids, most)
+    own = dict(vocab) if model["type"] == "WordPiece" else {piece: index for index, (piece, _) in enumerate(vocab)}
+    added = {token["content"]: token["id"] for token in state["added_tokens"]}
+    # What was added to a finished tokenizer has numbers beyond the vocabulary, and stays beyond it.
+    old = {**added, **own}
+    pieces = _remaining_pieces(old, set(added), ids, most)
     numbers = {piece: number for number, piece in enumerate(pieces)}
     if model["type"] == "WordPiece":
-        model["vocab"] = numbers
+        model["vocab"] = {piece: number for piece, number in numbers.items() if piece in own}
     else:
         unknown = vocab[model["unk_id"]][0]
-        model["vocab"], model["unk_id"] = [vocab[old[piece]] for piece in pieces], numbers[unknown]
+        model["vocab"], model["unk_id"] = [vocab[own[piece]] for piece in pieces if piece in own], numbers[unknown]
     _renumber(state, numbers)
     special = {name: value for name in _SPECIAL if (value := getattr(tokenizer, name, None)) is not None}
     from transformers import PreTrainedTokenizerFast

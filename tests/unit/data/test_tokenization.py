@@ -24,6 +24,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.tokenization import (
     SPECIAL_TOKENS,
+    as_transformers,
     check_tokenizer,
     counting_tokenizer,
     default_tokenizer,
@@ -34,6 +35,8 @@ from recurra.data.tokenization import (
     read_vocabulary,
     tokenizer_hash,
     train_wordpiece,
+    with_fewer_pieces,
+    wordpiece,
 )
 from tiny_encoder import write_tiny_encoder
 
@@ -240,3 +243,12 @@ def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path, monkeypatch: 
     for name in (path, tmp_path / "pipe.json"):
         with pytest.raises(CheckpointError, match="no regular file of at most 10 bytes"):
             read_tokenizer_file(name, "x")
+
+
+def test_a_token_beyond_the_vocabulary_outlives_the_loss_of_pieces() -> None:
+    # transformers adds the mask that this vocabulary lacks behind its last piece.
+    pieces = [*SPECIAL_TOKENS[:4], "a", "good", "film"]
+    whole = as_transformers(wordpiece({piece: number for number, piece in enumerate(pieces)}))
+    smaller, old = with_fewer_pieces(whole, np.array(whole("a good")["input_ids"], dtype=np.int32), None)
+    assert old == [0, 1, 2, 3, 4, 5, 7] and (whole.mask_token_id, smaller.mask_token_id) == (7, 6)
+    assert smaller("a good")["input_ids"] == [2, 4, 5, 3] and len(smaller) == 7
