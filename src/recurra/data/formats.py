@@ -399,7 +399,7 @@ def split_names(columns: str, present: Sequence[str]) -> list[str]:
     """The columns that ``columns`` names: several if separated by commas, unless one column has the whole name."""
     if "," not in columns or columns in present:
         return [columns]
-    return [name.strip() for name in columns.split(",") if name.strip()]
+    return [name.strip() for name in columns.split(",") if name.strip()] or [columns]
 
 
 def join_cells(cells: Sequence[str], width: int) -> str:

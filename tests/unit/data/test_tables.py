@@ -57,6 +57,7 @@ def test_a_misspelt_column_is_answered_with_the_closest(tmp_path: Path) -> None:
     for suffix in (".csv", ".jsonl", ".parquet"):
         path = write(tmp_path, suffix)
         refused(path, "no column 'txt'", "did you mean 'text'?", "'label'", "--text-column", text="txt")
+        refused(path, "no column ','; its columns are 'text', 'label'", text=",")
         refused(path, "no column 'lable'", "did you mean 'label'?", label="lable")
         refused(path, "no column 'author'", group="author")
 
