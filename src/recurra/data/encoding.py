@@ -49,16 +49,18 @@ def cached_arrays(path: Path, names: Sequence[str], make: Callable[[], Arrays]) 
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Arrays | None:
-    """Returns the arrays, or None if there is no file or it is damaged (which is logged)."""
-    if not path.exists():
-        return None
+    """Returns the arrays, or None if there is no file, or it is damaged or cannot be read (which is logged)."""
     # The format allows shapes and types that numpy refuses.
     broken = (SafetensorError, OSError, ValueError, KeyError, TypeError)
-    with contextlib.suppress(*broken), safe_open(path, framework="np") as file:
-        arrays = {name: file.get_tensor(name) for name in names}
-        if _checksum(arrays) == (file.metadata() or {}).get("sha256"):
-            return arrays
-    logger.warning("'%s' is damaged and is made again", path)
+    with contextlib.suppress(*broken):
+        # A folder that may not be entered raises here.
+        if not path.exists():
+            return None
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in names}
+            if _checksum(arrays) == (file.metadata() or {}).get("sha256"):
+                return arrays
+    logger.warning("'%s' is damaged, or cannot be read, and is made again", path)
     return None
 
 

@@ -83,10 +83,12 @@ def test_the_cache_is_read_and_keyed_by_content(tokenizer, split, tmp_path: Path
     encode_split(split, tokenizer, 12, tmp_path)
     encode_split(split.select([0, 1]), tokenizer, 10, tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
-    # One that cannot be written costs only time.
+    # One that cannot be written, or even asked for, costs only time.
     (tmp_path / "file").write_text("")
-    encoded = encode_split(split, tokenizer, 10, tmp_path / "file" / "cache")
-    assert len(encoded) == len(split) and "not cached" in caplog.text
+    for folder in (tmp_path / "file" / "cache", tmp_path / ("x" * 300)):
+        caplog.clear()
+        encoded = encode_split(split, tokenizer, 10, folder)
+        assert len(encoded) == len(split) and "not cached" in caplog.text
     # Nothing is tokenised again.
     monkeypatch.setattr("recurra.data.encoding.encode_texts", None)
     again = encode_split(split, tokenizer, 10, tmp_path)
