@@ -220,7 +220,7 @@ def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
     If none gives them all and the usual one gives a single name, it is the separator that gives the most names.
     """
     names = {separator: header_names(header.casefold(), separator) for separator in (usual, *SEPARATORS)}
-    wanted_names = {name.strip().casefold() for name in wanted}
+    wanted_names = folded_names(wanted)
     finding = [separator for separator in names if wanted_names and wanted_names <= {*names[separator]}]
     if finding:
         return finding[0]
@@ -312,15 +312,16 @@ def _rows_of_object(value: Any, source: str, wanted: Sequence[str]) -> list[Any]
     cells = list(value.values()) if isinstance(value, dict) else []
     if not any(isinstance(cell, list | dict) for cell in cells):
         return [value]
+    folded = folded_names(wanted)
     if all(isinstance(cell, dict) for cell in cells):
-        if wanted and all(name in cells[0] for name in wanted):
+        if folded and folded <= folded_names(cells[0]):
             return cells
         if all(cell.keys() == cells[0].keys() for cell in cells):
             return [{name: column[key] for name, column in value.items()} for key in cells[0]]
     columns = [cell for cell in cells if isinstance(cell, list)]
     lists = [column for column in columns if column and isinstance(column[0], dict)]
     alone = [len(column) for column in columns].count(len(lists[0])) == 1 if lists else False
-    if len(lists) == 1 and (alone or (wanted and not any(name in value for name in wanted))):
+    if len(lists) == 1 and (alone or (folded and folded.isdisjoint(folded_names(value)))):
         return lists[0]
     if len(columns) < len(cells) or len({*map(len, columns)}) > 1:
         raise DataError(
@@ -358,6 +359,11 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
                 "character"
             ) from error
     return value
+
+
+def folded_names(names: Iterable[str]) -> set[str]:
+    """Names of columns without what does not tell them apart: case, and blanks around."""
+    return {name.strip().casefold() for name in names}
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ from recurra.data.formats import (
     decoded_whole,
     delimiter_of,
     find_column,
+    folded_names,
     header_names,
     join_cells,
     json_lines,
@@ -155,7 +156,7 @@ class TableFile:
             number, first = 0, ""
             if self.kind == "json":
                 text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
-                self._document = list(json_objects(text, self.source, [name.strip() for name in wanted]))
+                self._document = list(json_objects(text, self.source, wanted))
                 self.kind = "document"
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
@@ -292,8 +293,7 @@ class TableFile:
             raise DataError(f"{self.source} is not a sheet that can be read ({error}); save it as CSV") from error
         if others:
             self.notes.append(f"Only the sheet '{first}' of {self.source} is read, not {', '.join(map(repr, others))}.")
-        wanted_names = {name.strip().casefold() for name in wanted}
-        for name in [name for name in sheet.columns if name.strip().casefold() in wanted_names]:
+        for name in [name for name in sheet.columns if folded_names([name]) <= folded_names(wanted)]:
             sheet[name] = sheet[name].map(_as_typed)
         self.kind, self.header = "document", list(sheet.columns)
         # The first row has the names.
@@ -548,7 +548,7 @@ def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterato
     delimiter = delimiter_of(first, text_column.split(","), ",")
     header = header_names(first, delimiter)
     columns = split_names(text_column, header)
-    if len(header) > 1 and {name.strip().casefold() for name in columns} <= {name.casefold() for name in header}:
+    if len(header) > 1 and folded_names(columns) <= folded_names(header):
         next_lines = [*itertools.islice(lines, 2)]
         lines = itertools.chain(next_lines, lines)
         # A first line such as "text, and more" is no header: the next line then has another number of fields.

@@ -234,7 +234,9 @@ def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_ow
     [
         {"text": {"0": "a b", "1": "c d"}, "label": {"1": "z", "0": "x"}},
         {"5": {"text": "a b", "label": "x"}, "3": {"label": "z", "text": "c d"}},
+        {"5": {"Text": "a b", " label": "x"}, "3": {"LABEL": "z", "Text": "c d"}},
         {"text": ["a b", "c d"], "label": ["x", "z"], "meta": [{"a": 1}, {"a": 2}]},
+        {"Text": ["a b", "c d"], "Label": ["x", "z"], "meta": [{"a": 1}, {"a": 2}]},
         {"data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "errors": []},
         {"labels": ["x", "z"], "data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "v": 1},
         # A column called answer is no sign of a tool.
