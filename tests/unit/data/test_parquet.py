@@ -66,8 +66,11 @@ def test_every_encoding_gives_the_same_values(kind: str, rows: list[tuple[str | 
 )
 def test_every_type_of_text(kind: pa.DataType, tmp_path: Path) -> None:
     texts = ["a", None, "b", "a"]
-    pq.write_table(pa.table({"text": pa.array(texts, pa.string()).cast(kind)}), tmp_path / "r.parquet")
+    column = pa.array(texts, pa.string()).cast(kind)
+    pq.write_table(pa.table({"text": column}), tmp_path / "r.parquet")
     assert list(iterate_parquet(tmp_path / "r.parquet", ["text"])) == [{"text": texts}]
+    # What a row counts for the bound of rows that are kept.
+    assert parquet._text_bytes(column) == 3
 
 
 def test_a_name_that_is_no_text_is_one_line(tmp_path: Path) -> None:
