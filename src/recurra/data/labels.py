@@ -27,7 +27,7 @@ import numpy.typing as npt
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.record import MOST_LABELS
 from recurra.data.cleaning import FIRST, clean_text, removed_by
-from recurra.data.formats import check_text, join_cells, naming_options, short_repr, split_names
+from recurra.data.formats import check_text, find_column, join_cells, naming_options, short_repr, split_names
 from recurra.data.tables import Choices, TableFile, Unanswered
 
 DEFAULT_ID_COLUMN = "id"
@@ -374,8 +374,8 @@ class _Rows:
     as_written: bool
     headers: list[int] = field(default_factory=list)
     removed: Counter[str] = field(default_factory=Counter)
-    # First and last fields of the lines inside a text that hold the delimiter, by the row's number.
-    inner: dict[int, set[str]] = field(default_factory=dict)
+    # Labels of the lines of a text as if they were rows, by the row's number.
+    inner: dict[int, set[str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.label_column = ", ".join(self.label_columns)
@@ -397,8 +397,7 @@ class _Rows:
             self.made.unlabelled.append(number)
             return
         if self.file.delimiter and "\n" in raw:
-            lines = [line.split(self.file.delimiter) for line in raw.splitlines() if self.file.delimiter in line]
-            self.inner[number] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
+            self.inner[number] = self._labels_inside(raw)
         self.made.texts.append(raw if self.as_written else text)
         self.made.labels.append(label)
         self.made.row_numbers.append(number)
@@ -408,6 +407,20 @@ class _Rows:
             self.made.groups.append(as_identity(values[labels_end], source, unit, number, self.group_column))
         if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(", ".join(self.text_columns)):
             self.headers.append(number)
+
+    def _labels_inside(self, raw: str) -> set[str | None]:
+        """The labels of the rows that a text would be if a quotation mark had joined them; None for any other line.
+
+        The mark opens in a text and closes in that of a later row, so all labels between these places are in the text.
+        """
+        header = self.file.header
+        columns = (self.text_columns[-1], self.label_columns[0])
+        text, label = (header.index(find_column(self.file.source, name, header)) for name in columns)
+        lines = [line.split(self.file.delimiter) for line in raw.splitlines() if line.strip()]
+        rows, fewest, place = (lines[1:], text + 1, label)
+        if label > text:
+            rows, fewest, place = (lines[:-1], len(header) - text, label - len(header))
+        return {fields[place].strip() if len(fields) >= fewest else None for fields in rows}
 
     def _label(self, cell: Any, number: int) -> Any:
         source, unit, column = self.file.source, self.file.unit, self.label_column
@@ -477,7 +490,7 @@ class _Rows:
                 f"{listed_numbers(self.headers, _MOST_SHOWN)}), where it is taken as a text with a label; remove it."
             )
         known = {label for label in self.made.labels if isinstance(label, str)}
-        swallowed = [number for number, ends in self.inner.items() if ends & known]
+        swallowed = [number for number, labels in self.inner.items() if labels & known and labels <= known | {""}]
         if swallowed:
             notes.append(
                 f"In {self.file.source} {len(swallowed):,} texts hold lines that look like further rows (first: "

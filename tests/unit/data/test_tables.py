@@ -285,8 +285,9 @@ def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suf
     lines = [f"film number {number}{separator}{('neg', 'pos')[number % 2]}" for number in range(40)]
     lines[10] = '"' + lines[10]
     lines[14] = f'end of it"{separator}pos'
-    # A text of several lines, with separators, that holds no rows is none of them.
+    # A text of several lines, with separators, is none of them if not every line would be a row.
     lines[20] = f'"first{separator} second\nthird{separator} fourth"{separator}neg'
+    lines[22] = f'"dear all{separator} hello\nwe called it{separator} pos\nbye"{separator}neg'
     path = put(tmp_path, "\n".join([f"text{separator}label", *lines, ""]), f"rows{suffix}")
     (note,) = [note for note in load_dataset(DataConfig(name=str(path))).notes if "quotation mark" in note]
     assert "1 texts hold lines that look like further rows (first: line 12)" in note
