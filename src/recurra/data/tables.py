@@ -85,7 +85,11 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
     if format_of(path) not in allowed and not is_fasttext(path):
         raise DataError(
             f"'{path}' has the unknown extension '{format_of(path) or path.suffix}'; allowed: {', '.join(allowed)}, "
-            f"each also with {', '.join(_COMPRESSED)} behind it; rename it or save it in one of these formats"
+            f"those of text also with {', '.join(_COMPRESSED)} behind it; rename it or save it in one of these formats"
+        )
+    if format_of(path) in (".parquet", ".xlsx") and path.suffix.lower() in _COMPRESSED:
+        raise DataError(
+            f"'{path}' is compressed twice, since {format_of(path)} is compressed itself; decompress it once"
         )
     if status.st_size == 0 and path.suffix.lower() != ".txt":
         raise DataError(f"'{path}' is empty; give a file with rows")

@@ -203,6 +203,8 @@ def test_paths_that_are_no_table(tmp_path: Path) -> None:
     for name in ("rows.docx", "rows", "rows.gz"):
         (tmp_path / name).write_text("x")
         refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .json, .parquet")
+    (tmp_path / "rows.parquet.gz").write_text("x")
+    refused(tmp_path / "rows.parquet.gz", "is compressed twice, since .parquet is", "decompress it once")
     os.mkfifo(tmp_path / "pipe.csv")
     refused(tmp_path / "pipe.csv", "is a named pipe, which cannot be read twice")
     for impossible in ("x" * 300 + ".csv", "a\0.csv", "rows.csv/rows.csv"):
