@@ -101,8 +101,6 @@ def test_without_a_network_the_message_names_what_would_do(tmp_path: Path, refus
         ["train", "--model", "linear", "--data", "sst2"],
         ["data", "describe", "sst2"],
         ["data", "describe", "yelp_polarity"],
-        ["data", "describe", "yelp_reviews"],
-        ["data", "describe", "domains"],
     ):
         said = refused(*arguments, *(["--output", output] if arguments[0] != "data" else []))
         assert "--data-root" in said

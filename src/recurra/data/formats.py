@@ -164,8 +164,8 @@ def csv_fields(
     """
     # The csv module has one limit for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
-    plain = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True) if quoted else plain
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting)
     width = 0
     while True:
         number = reader.line_num + 1 + skipped

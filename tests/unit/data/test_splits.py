@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,9 @@ from recurra.data.dataset import TextDataset, TextSplit, summarise_lengths
 from recurra.data.labels import order_labels
 from recurra.data.splits import fold_rows, length_tail, rows_of_each_label, split_rows, stratified_fraction
 from recurra.tasks.study_data import StudyData
+from reviews import write_csv
 
 SHARES = {"validation": 0.1, "test": 0.1}
-
-
-def write(path: Path, rows: Sequence[tuple[str, ...]], header: str = "text,label") -> str:
-    path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n", encoding="utf-8")
-    return str(path)
 
 
 def many(count: int = 200, offset: int = 0) -> list[tuple[str, ...]]:
@@ -130,8 +126,9 @@ def load(tmp_path: Path) -> Load:
     def load(
         rows: Rows, header: str = "text,label", others: Mapping[str, Rows] | None = None, **keys: Any
     ) -> TextDataset:
-        files = {name: write(tmp_path / f"{name}.csv", more) for name, more in (others or {}).items()}
-        return load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows, header), **files, **keys))
+        files = {name: str(write_csv(tmp_path / f"{name}.csv", more)) for name, more in (others or {}).items()}
+        path = write_csv(tmp_path / "a.csv", rows, header.split(","))
+        return load_dataset(DataConfig(name=str(path), **files, **keys))
 
     return load
 
@@ -156,7 +153,7 @@ def test_a_fold_of_a_file(load: Load) -> None:
 def test_rows_that_no_fold_tests_are_noted(tmp_path: Path) -> None:
     note = "2 rows are in train in every fold and never tested: their labels have fewer than 3 different texts."
     for rows, notes in (([*many(60), ("rare", "odd"), ("rarer", "odd")], [note]), (many(60), [])):
-        config = DataConfig(name=write(tmp_path / "data.csv", rows))
+        config = DataConfig(name=str(write_csv(tmp_path / "data.csv", rows)))
         dataset = load_dataset(config.model_copy(update={"folds": 5}))
         assert [found for found in dataset.notes if "never tested" in found] == notes
         _, why = cross_validated(config, StudyData())
