@@ -107,7 +107,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
 
 
 def _splits(value: Any, split: str) -> Mapping[str, Any]:
-    if not is_of(value, "datasets", "DatasetDict"):
+    if not any(is_of(value, "datasets", name) for name in ("DatasetDict", "IterableDatasetDict")):
         return {split: value}
     names = list(value)
     if split != "train" or "train" not in names:

@@ -54,6 +54,7 @@ FORMS: dict[str, Any] = {
     "arrays": (np.array(TEXTS, dtype=np.dtypes.StringDType()), np.array(WORDS, dtype=object)),
 }
 FORMS["columns"] = (FORMS["dataset"]["text"], FORMS["dataset"]["label"])
+FORMS["streams"] = datasets.IterableDatasetDict({"train": FORMS["stream"]})
 
 
 @pytest.mark.parametrize("form", FORMS)
