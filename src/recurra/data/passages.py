@@ -251,7 +251,7 @@ def _cut(
             f"{equal:,} of the {read:,} texts of '{name}' are texts that models are evaluated on: it is a test part, "
             "or contains one; give training texts"
         )
-    leaking = rows_that_give_away(judged, list(passages)) if judged else set()
+    leaking = rows_that_give_away(judged, passages) if judged else set()
     unreported = [passage for row, passage in enumerate(passages) if row not in leaking]
     if not unreported:
         raise DataError(f"'{name}' has {read:,} texts and no passage to learn from; give running text")

@@ -113,11 +113,20 @@ def texts_inside(queries: Collection[Words], rows: Iterable[Words], least: int) 
                         yield number, run
 
 
-def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
+def rows_that_give_away(queries: Iterable[str], rows: Iterable[str]) -> set[int]:
     """Finds the rows that equal a query or hold it as a run of three words or more, case and punctuation aside."""
-    query_words, row_words = set(map(_words, queries)), list(map(_words, rows))
-    inside = {row for row, _ in texts_inside(query_words, row_words, CONTAINED_WORDS)}
-    return inside | {row for row, words in enumerate(row_words) if words in query_words}
+    query_words = set(map(_words, queries))
+    equal: set[int] = set()
+
+    def read() -> Iterator[Words]:
+        """Yields the words of one row at a time: those of millions of rows would fill the memory."""
+        for row, text in enumerate(rows):
+            words = _words(text)
+            if words in query_words:
+                equal.add(row)
+            yield words
+
+    return {row for row, _ in texts_inside(query_words, read(), CONTAINED_WORDS)} | equal
 
 
 def _words(text: str) -> Words:
