@@ -56,9 +56,11 @@ class TextSplit:
         """Words (separated by white space) of each text, shape ``(rows,)``."""
         return np.fromiter((len(text.split()) for text in self.texts), dtype=np.int64, count=len(self.texts))
 
-    def rows_with(self, label: int) -> npt.NDArray[np.bool_]:
-        """Whether each row has the label, shape ``(rows,)``."""
-        return np.asarray(self.labels == label if self.labels.ndim == 1 else self.labels[:, label] == 1)
+    def label_counts(self, num_labels: int) -> npt.NDArray[np.int64]:
+        """Rows with each label, shape ``(labels,)``."""
+        if self.labels.ndim == 2:
+            return np.asarray(self.labels.sum(axis=0), dtype=np.int64)
+        return np.bincount(self.labels, minlength=num_labels)
 
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]], *, name: str | None = None) -> TextSplit:
         """Returns the rows at ``indices``, in that order."""
@@ -74,10 +76,11 @@ class TextSplit:
 
     def record(self, label_names: Sequence[str]) -> SplitRecord:
         """Summarises the split for the run record."""
+        counts = self.label_counts(len(label_names)).tolist()
         return SplitRecord(
             fingerprint=self.fingerprint,
             rows=len(self),
-            label_counts={name: int(self.rows_with(index).sum()) for index, name in enumerate(label_names)},
+            label_counts={name: counts[index] for index, name in enumerate(label_names)},
             words=summarise_lengths(self.word_counts),
         )
 

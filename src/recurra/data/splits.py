@@ -418,21 +418,24 @@ def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], own_files: Seq
     if train.labels.ndim == 2:
         none = int((train.labels.sum(axis=1) == 0).sum())
         notes.append(f"Train rows have {train.labels.sum() / len(train):.2f} labels on average; {none} have none.")
-    labels_of: defaultdict[str, set[bytes]] = defaultdict(set)
+    first: dict[str, bytes] = {}
+    opposed: set[str] = set()
     for text, label in zip(train.texts, train.labels, strict=True):
-        labels_of[text].add(label.tobytes())
-    repeated = len(train) - len(labels_of)
-    if repeated:
-        opposed = sum(len(labels) > 1 for labels in labels_of.values())
-        notes.append(f"{repeated} train rows repeat the text of another; {opposed} texts have more than one label.")
+        if first.setdefault(text, label.tobytes()) != label.tobytes():
+            opposed.add(text)
+    if repeated := len(train) - len(first):
+        notes.append(
+            f"{repeated} train rows repeat the text of another; {len(opposed)} texts have more than one label."
+        )
     for name in own_files:
-        shared = sum(text in labels_of for text in splits[name].texts)
+        shared = sum(text in first for text in splits[name].texts)
         if shared:
             notes.append(
                 f"{shared} of {len(splits[name])} rows of the given {name} file have a text that train has too."
             )
     for name, split in splits.items():
-        absent = [label for index, label in enumerate(names) if not split.rows_with(index).any()]
+        counts = split.label_counts(len(names))
+        absent = [label for index, label in enumerate(names) if not counts[index]]
         if absent:
             notes.append(f"Split '{name}' has no row of the class {', '.join(absent[:20])}.")
     return notes
