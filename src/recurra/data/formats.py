@@ -32,6 +32,14 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
+# How files begin that are no text, whatever their names say; and what to do.
+_BEGINNINGS = {
+    b"\x1f\x8b": "compressed by gzip; decompress it, or rename it to end in .gz",
+    b"BZh91AY&SY": "compressed by bzip2; decompress it, or rename it to end in .bz2",
+    b"\xfd7zXZ\0": "compressed by xz; decompress it, or rename it to end in .xz",
+    b"PK\x03\x04": "a zip archive, as Excel writes it; rename a sheet to end in .xlsx, or unpack the archive",
+    b"PAR1\x15": "Parquet; rename it to end in .parquet",
+}
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 Row = tuple[int, tuple[Any, ...]]
@@ -60,8 +68,8 @@ def _encoding_of(head: bytes, requested: str | None, source: str) -> tuple[str, 
     """The encoding, by a mark in the first bytes or else as requested, and whether there is a mark."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     name = marked or codecs.lookup(requested or "utf-8").name
-    if head.startswith(b"\x1f\x8b"):
-        raise DataError(f"{source} is compressed by gzip; decompress it, or rename it to end in .gz")
+    if said := next((said for beginning, said in _BEGINNINGS.items() if head.startswith(beginning)), ""):
+        raise DataError(f"{source} is {said}")
     null_bytes = {"le": head[1::2].count(0), "be": head[::2].count(0)}
     if name == "utf-8" and marked is None and max(null_bytes.values()) > len(head) // 3:
         raise DataError(

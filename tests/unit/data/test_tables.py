@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import io
 import json
+import lzma
 import os
 import tracemalloc
 from datetime import date
@@ -151,6 +153,10 @@ OBJECT = '{"text": "a", "label": 1}\n'
         ("rows.json", '["a"]', ["row 1 holds a str"]),
         ("rows.json", '"abc"', ["row 1 holds a str"]),
         ("rows.parquet", "text,label\na,1\n", ["incomplete or damaged Parquet file"]),
+        ("rows.csv", b"PK\x03\x04\x14\0\6\0", ["is a zip archive, as Excel writes it", ".xlsx"]),
+        ("rows.csv", b"PAR1\x15\4\x15\0", ["is Parquet; rename it to end in .parquet"]),
+        ("rows.jsonl", lzma.compress(b"{}"), ["is compressed by xz", ".xz"]),
+        ("rows.json", bz2.compress(b"[]"), ["is compressed by bzip2", ".bz2"]),
     ],
 )
 def test_a_broken_file_is_told_with_its_place(
