@@ -320,6 +320,8 @@ class _Decoder(nn.Module):
 
     def __init__(self, model: RecurraForCausalLM, rule: ExitRule | None) -> None:
         super().__init__()
+        # `score_texts` gives the model back in the mode of its caller, which is this module.
+        self.training = model.training
         self.model = model
         self.config = model.config
         self.rule = rule

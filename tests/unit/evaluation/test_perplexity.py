@@ -235,6 +235,8 @@ def test_rows_of_a_batch_are_scored_as_if_decoded_alone_or_by_one_head(variant: 
     fixed = score_token_exits(model, TEXTS, FixedExit(3), **READ)
     np.testing.assert_allclose(fixed.nats, by_head["exit-3"], rtol=1e-9)
     assert dict(+fixed.exit_counts) == {3: 66}
+    # Whoever decodes or times the model afterwards drops nothing out.
+    assert not any(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("kind", ["confidence", pytest.param("entropy", marks=pytest.mark.slow)])
