@@ -225,7 +225,7 @@ class Classifier:
         if depth is None or not depth.exits or not texts:
             return {1 if depth is None else depth.num_recurrences: self.logits(texts, clean=False)}
         outputs = self.engine.logits_by_recurrence(self._checked(texts), self.batch_size)
-        return {**outputs, depth.num_recurrences: self._scores(outputs[depth.num_recurrences])}
+        return {number: self._scores(logits) for number, logits in outputs.items()}
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns probabilities ``(texts, labels)``."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recurra import Classifier
-from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.errors import ConfigurationError, DataError, RunError
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import Engine, softmax
@@ -95,6 +95,17 @@ def test_a_trace_is_what_each_recurrence_says(
             with torch.inference_mode():
                 wanted = softmax(engine.logits(clean_texts(MIXED), 4))
             np.testing.assert_allclose(ours[:, index], wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_an_exit_whose_scores_are_no_numbers_is_not_judged_as_if_it_had_answered(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = on_torch(folders["exits"])
+    said = classifier.engine.logits_by_recurrence(clean_texts(MIXED), 5)
+    said[1] = np.where(np.arange(len(MIXED))[:, None] == 3, np.nan, said[1])
+    monkeypatch.setattr(type(classifier.engine), "logits_by_recurrence", lambda *_: said)
+    with pytest.raises(RunError, match="not numbers for text 4 of"):
+        classifier.exit_logits(clean_texts(MIXED))
 
 
 def test_a_trace_says_where_the_rule_in_force_stops(folders: dict[str, Path]) -> None:
