@@ -18,6 +18,23 @@ from recurra.evaluation.significance import wilson_interval
 Floats = npt.NDArray[np.float64]
 
 
+def ratio(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> Floats:
+    """A quotient; 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
+
+
+def f1_by_class(right: npt.NDArray[Any], support: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> Floats:
+    """F1 of each class, ``(..., labels)``, defined where precision and recall are both 0; arguments of `ClassScore`."""
+    return ratio(2 * right, support + predicted)
+
+
+def figures_by_class(
+    right: npt.NDArray[Any], support: npt.NDArray[Any], predicted: npt.NDArray[Any]
+) -> tuple[Floats, Floats, Floats]:
+    """Precision, recall and F1 of each class, ``(..., labels)`` each; 0 where the denominator is 0."""
+    return ratio(right, predicted), ratio(right, support), f1_by_class(right, support, predicted)
+
+
 class RankedLabel:
     """Rows in the order of their scores for a label, ready to be weighted."""
 
@@ -35,11 +52,8 @@ class RankedLabel:
         ordered = row_weights[..., self._order]
         hits = np.cumsum(ordered * self._relevant, axis=-1)[..., self._ends]
         rows = np.cumsum(ordered, axis=-1)[..., self._ends]
-        precision = np.divide(hits, rows, out=np.zeros_like(hits), where=rows > 0)
         gains = np.diff(hits, axis=-1, prepend=0.0)
-        total = hits[..., -1]
-        area: Floats = np.divide((precision * gains).sum(axis=-1), total, out=np.zeros_like(total), where=total > 0)
-        return area
+        return ratio((ratio(hits, rows) * gains).sum(axis=-1), hits[..., -1])
 
 
 def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[RankedLabel | None]:
@@ -238,14 +252,8 @@ def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, float]:
-    right = np.diag(confusion).astype(np.float64)
-    predicted = confusion.sum(axis=0)
-    true = confusion.sum(axis=1)
-    precision = right / np.maximum(predicted, 1)
-    recall = right / np.maximum(true, 1)
-    # Equal to the harmonic mean, and defined where precision and recall are both 0.
-    f1 = 2 * right / np.maximum(predicted + true, 1)
-    if len(confusion) == 2:
-        return float(precision[1]), float(recall[1]), float(f1[1])
-    occurs = (predicted + true) > 0
-    return float(precision[occurs].mean()), float(recall[occurs].mean()), float(f1[occurs].mean())
+    support, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
+    counted = np.array([False, True]) if len(confusion) == 2 else support + predicted > 0
+    figures = figures_by_class(np.diag(confusion), support, predicted)
+    precision, recall, f1 = (float(by_class[counted].mean()) for by_class in figures)
+    return precision, recall, f1

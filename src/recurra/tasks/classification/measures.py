@@ -14,7 +14,7 @@ from scipy.sparse import eye_array
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
-from recurra.evaluation.metrics import log_softmax, rank_labels
+from recurra.evaluation.metrics import f1_by_class, log_softmax, rank_labels, ratio
 from recurra.evaluation.significance import ClassScore
 from recurra.tasks.labelling.reporting import LabellingTable, bootstrap_interval
 from recurra.tasks.measures import Measure, WeightedScore, in_points
@@ -33,16 +33,6 @@ Floats = NDArray[np.float64]
 CellScore = Callable[[NDArray[np.int64], NDArray[np.int64], Floats, int], Floats]
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    """A quotient; 0 where the whole is 0."""
-    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
-
-
-def f1_by_class(right: Floats, support: Floats, predicted: Floats) -> Floats:
-    """F1 of each class, ``(..., labels)``; 0 of a label that neither occurs nor is predicted."""
-    return _ratio(2 * right, support + predicted)
-
-
 def macro_f1(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """Mean F1 over labels; one that neither occurs nor is predicted counts for nothing, as in `evaluation.metrics`."""
     occurring = (support + predicted > 0).sum(axis=-1)
@@ -59,7 +49,7 @@ def usual_f1(right: Floats, support: Floats, predicted: Floats) -> Floats:
 def balanced_accuracy(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """Mean recall over the labels that occur (Brodersen et al. 2010), in a resample too."""
     del predicted
-    return np.asarray(_ratio(right, support).sum(axis=-1) / np.maximum((support > 0).sum(axis=-1), 1))
+    return np.asarray(ratio(right, support).sum(axis=-1) / np.maximum((support > 0).sum(axis=-1), 1))
 
 
 def _f1_of_label(index: int) -> ClassScore:
@@ -266,12 +256,3 @@ def cheapest_answer(costs: Sequence[Sequence[float]], confusion_matrix: Sequence
     support = np.asarray(confusion_matrix, dtype=np.float64).sum(axis=1)
     constant_costs = support @ np.asarray(costs, dtype=np.float64) / support.sum()
     return int(constant_costs.argmin()), float(constant_costs.min())
-
-
-def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
-    """Precision, recall and F1 of each label, ``(labels,)``, from a confusion matrix ``[true][predicted]``.
-
-    A figure whose denominator is 0 is 0.
-    """
-    right, predicted, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
-    return _ratio(right, predicted), _ratio(right, true), f1_by_class(right, true, predicted)

@@ -14,7 +14,7 @@ from recurra.core import terminal as form
 from recurra.core.record import LabelRunRecord, LengthSummary, MetricsRecord, RunRecord, are_unequal
 from recurra.deployment.decision import read_decision
 from recurra.deployment.export_record import ExportRecord
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.metrics import evaluate_logits, figures_by_class
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing, tables
 from recurra.tasks.classification.conclusions import (
@@ -35,7 +35,6 @@ from recurra.tasks.classification.measures import (
     RECURRENCES,
     accuracy_after,
     exit_measures,
-    label_figures,
     named_measure,
 )
 from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
@@ -126,9 +125,10 @@ def label_table(table: LabellingTable) -> Table:
     model = shown_model(table)
     if model is None:
         return Table("labels", "Label by label", [])
-    matrix = model.scores[table.headline_split].confusion_matrix
-    figures = np.transpose(label_figures(np.asarray(matrix, dtype=np.float64)))
-    lines = list(zip(table.label_names, map(sum, matrix), figures.tolist(), strict=True))
+    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
+    support = matrix.sum(axis=1)
+    figures = np.transpose(figures_by_class(np.diagonal(matrix), support, matrix.sum(axis=0)))
+    lines = list(zip(table.label_names, support.tolist(), figures.tolist(), strict=True))
     short = len(lines) <= FEW_LABELS
     rows = [
         {

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from recurra.core import terminal as form
 from recurra.core.record import LabelFiguresRecord, LabelRunRecord, MultiLabelMetricsRecord
 from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
-from recurra.evaluation.metrics import check_scores, expected_calibration_error
+from recurra.evaluation.metrics import check_scores, expected_calibration_error, figures_by_class
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks.audits import audit_sentences
 from recurra.tasks.labelling.reporting import (
@@ -94,16 +94,10 @@ def measure_labels(*parts: tuple[npt.ArrayLike, npt.ArrayLike, LabelDecision]) -
     probabilities = np.concatenate([decision.probabilities(part) for decision, part in pairs])
     correct = decided * truth
     right, predicted, support = correct.sum(axis=0), decided.sum(axis=0), truth.sum(axis=0)
-    f1 = 2 * right / np.maximum(predicted + support, 1)
+    precision, recall, f1 = figures_by_class(right, support, predicted)
     # -log of the probability of what is true, without overflow.
     losses = np.logaddexp(0.0, np.where(truth == 1, -scores, scores))
-    figures = {
-        "precision": right / np.maximum(predicted, 1),
-        "recall": right / np.maximum(support, 1),
-        "f1": f1,
-        "support": support,
-        "predicted": predicted,
-    }
+    figures = {"precision": precision, "recall": recall, "f1": f1, "support": support, "predicted": predicted}
     by_label = {
         name: LabelFiguresRecord(**{key: values[index].item() for key, values in figures.items()})
         for index, name in enumerate(decisions[0].label_names)
