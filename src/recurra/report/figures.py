@@ -128,27 +128,34 @@ def quality_against_cost(
 
 # Half of the width that an interval's bar keeps free of names.
 _HALF_BAR = 3.0
+# Characters of a name that does not fit as a whole.
+_SHORT_NAME = 22
 
 
 def _bubble_labels(
     names: Sequence[str], circles: Sequence[tuple[float, float, float]], bars: Sequence[Box]
 ) -> list[Markup]:
-    """Names beside the bubbles where they fit without crossing an interval; the legend lists all names."""
+    """Names, whole or cut, beside the bubbles where they cross no interval; the legend lists all names."""
     taken, labels = [*bars], []
-    for full_name, (cx, cy, radius) in zip(names, circles, strict=True):
-        name = drawing.short(full_name, 22)
-        # Names are bold.
-        width = len(name) * drawing.CHARACTER_WIDTH * 1.12
-        middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
-        above, below = (middle, cy - radius - 5), (middle, cy + radius + drawing.TEXT_HEIGHT + 1)
-        for left, base in (above, below, (cx + radius + 4, cy + 4), (cx - radius - 4 - width, cy + 4)):
-            box = (left, base - drawing.TEXT_HEIGHT, left + width, base + 2)
-            inside = box[0] >= LEFT and box[2] <= RIGHT + 8 and box[1] >= 0 and box[3] <= BOTTOM - 2
-            if inside and not any(_overlap(box, other) for other in taken):
+    for name, circle in zip(names, circles, strict=True):
+        places = [(text, box) for text in (name, drawing.short(name, _SHORT_NAME)) for box in _places(text, *circle)]
+        for text, box in places:
+            if not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                labels.append(drawing.label(left, base, name))
+                labels.append(drawing.label(box[0], box[3] - 2, text))
                 break
     return labels
+
+
+def _places(name: str, cx: float, cy: float, radius: float) -> list[Box]:
+    """Boxes for a name above, below, right and left of a bubble that lie inside the axes."""
+    # Names are bold.
+    width = len(name) * drawing.CHARACTER_WIDTH * 1.12
+    middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
+    above, below = (middle, cy - radius - 5), (middle, cy + radius + drawing.TEXT_HEIGHT + 1)
+    starts = (above, below, (cx + radius + 4, cy + 4), (cx - radius - 4 - width, cy + 4))
+    boxes = [(left, base - drawing.TEXT_HEIGHT, left + width, base + 2) for left, base in starts]
+    return [box for box in boxes if box[0] >= LEFT and box[2] <= RIGHT + 8 and box[1] >= 0 and box[3] <= BOTTOM - 2]
 
 
 def _overlap(first: Box, second: Box) -> bool:

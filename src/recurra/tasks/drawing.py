@@ -55,8 +55,9 @@ def number(value: float) -> str:
 
 
 def short(text: str, characters: int) -> str:
-    """Cuts a long text and marks the cut."""
-    return text if len(text) <= characters else text[: characters - 1] + "…"
+    """Cuts a long text in the middle and marks the cut: names of variants differ at the end."""
+    end = (characters - 1) // 2
+    return text if len(text) <= characters else f"{text[: characters - 1 - end]}…{text[len(text) - end :]}"
 
 
 def labelled(name: str, suffix: str) -> str:

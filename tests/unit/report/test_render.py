@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -356,6 +357,21 @@ def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) 
     )
     assert (radius / other_radius) ** 2 == pytest.approx(103_660_000 / 43_900_000, rel=0.01)
     assert x > other_x and y < other_y
+
+
+@pytest.mark.parametrize("start", ["recurra-small-and-words", "x" * 58])
+def test_long_names_that_differ_at_the_end_are_told_apart(tmp_path: Path, start: str) -> None:
+    factory = RunFactory(tmp_path, rows={**ROWS, "test": 8000})
+    runs, _ = load_runs([factory.run("baseline", 0.9), factory.run("recurrent", 0.7)])
+    (table,) = summarise(runs).tables
+    names = [f"{start}-{end}" for end in "ab"]
+    models = [replace(model, label=name) for model, name in zip(table.models, names, strict=True)]
+    chart = of_kind(charts_of(replace(table, models=models), "t0", reporting_of("classification")), "trade-off")
+    texts = {str(item.text): item.get("class") for item in parse(chart).iter("text")}
+    beside = [text for text, class_ in texts.items() if class_ == "label"]
+    assert beside == [name if len(name) < 40 else f"{'x' * 11}…{'x' * 8}{name[-2:]}" for name in names]
+    sizes = [text for text in texts if text.endswith(" MiB") and not text.startswith("area")]
+    assert len(sizes) == 2 and all(len(text) <= drawing.LONGEST_LABEL for text in sizes)
 
 
 def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:
