@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -200,12 +201,16 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> None:
 
 
 def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
-    """Charts by file name; tables are numbered where two titles would give the same name."""
-    charts = {f"{slug(chart.heading)[:120]}.svg": chart for chart in drawn[""]}
+    """Charts by file name; tables and charts are numbered where two titles or headings would give the same name."""
+    named = [(slug(chart.heading)[:120], chart) for chart in drawn[""]]
     titles = [slug(table.title)[:80] for table in summary.tables]
     for index, (table, title) in enumerate(zip(summary.tables, titles, strict=True)):
         name = f"{title}-{index + 1}" if title in titles[:index] else title
-        charts |= {f"{name}-{slug(chart.heading)[:60]}.svg": chart for chart in drawn[table.key]}
+        named += [(f"{name}-{slug(chart.heading)[:60]}", chart) for chart in drawn[table.key]]
+    charts: dict[str, Chart] = {}
+    for name, chart in named:
+        files = (f"{name}{number}.svg" for number in itertools.chain([""], map("-{}".format, itertools.count(2))))
+        charts[next(file for file in files if file not in charts)] = chart
     return charts
 
 

@@ -27,7 +27,15 @@ from recurra.core.record import read_record, write_record
 from recurra.core.terminal import slug
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import charts_of, draw
-from recurra.report.render import TEMPLATES, long_table, render_report, results_frame, terminal_tables, write_files
+from recurra.report.render import (
+    TEMPLATES,
+    long_table,
+    named_figures,
+    render_report,
+    results_frame,
+    terminal_tables,
+    write_files,
+)
 from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks import PACKAGES, drawing
 from recurra.tasks.classification.reporting import MOST_LABELS
@@ -460,6 +468,19 @@ def test_logarithmic_scales_give_equal_ratios_equal_distances(values: list[float
     middle = math.sqrt(scale.low * scale.high)
     assert scale(middle) == pytest.approx((drawing.LEFT + drawing.RIGHT) / 2, abs=0.01)
     assert all(drawing.LEFT < scale(value) < drawing.RIGHT for value in values)
+
+
+def test_charts_of_like_names_have_a_file_each(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [factory.run(model) for model in ("linear", "baseline", "recurrent")]
+    for folder, name in zip(folders, ("gpt-4", "gpt_4", "GPT 4"), strict=True):
+        record = read_record(folder)
+        model = record.model.model_copy(update={"preset": name})
+        write_record(folder, record.model_copy(update={"model": model}))
+    summary = summarise(load_runs(folders)[0])
+    files = named_figures(summary, drawn := draw(summary))
+    assert [*files.values()] == [chart for charts in drawn.values() for chart in charts]
+    assert len([name for name in files if "confusion-matrix-gpt-4" in name]) == 3
 
 
 def test_files_stand_alone_and_what_is_drawn_no_more_is_removed(tmp_path: Path) -> None:
