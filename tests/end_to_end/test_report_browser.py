@@ -136,3 +136,19 @@ def test_many_labels_are_sorted_searched_and_whole_without_a_script(visit: Any, 
     assert page.locator("figure.confusion").count() == 1
     still = visit(many.as_uri(), java_script_enabled=False).page
     assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0
+
+
+def test_gaps_and_amounts_are_sorted_as_numbers(visit: Any, tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows={"train": 900, "validation": 60, "test": 400})
+    reached = {"linear": 0.6, "baseline": 0.75, "recurrent-wide": 0.8, "recurrent": 0.9, "stacked-narrow": 0.85}
+    runs = [factory.run(model, accuracy) for model, accuracy in reached.items()]
+    runs += [factory.run("stacked-shallow", 0.7), factory.run("recurrent", 0.95, run_id="c", settings={"alpha": 0.25})]
+    page = visit(write_report(tmp_path, runs, title="Seven models").as_uri()).page
+    page.locator("summary", has_text="Tests between the models").click()
+    page.locator("table.tests thead button", has_text="Gap").click()
+    texts = page.locator("table.tests td[data-label^=Gap]").all_inner_texts()
+    gaps = [float(text.replace("−", "-")) for text in texts]
+    assert len(gaps) == 21 and gaps == sorted(gaps, reverse=True) and gaps[0] > 10 and gaps[-1] < -10
+    values = ["9.5 s", "119 s", "2 min", "3 h 5 min", "28.40 M", "1.20 G", "< 0.001", "2026-11-20 12:00", "0.81–0.85"]
+    numbers = [9.5, 119, 120, 10_800, 28.4e6, 1.2e9, 0.001, None, None]
+    assert page.evaluate("texts => texts.map(number).map(value => isNaN(value) ? null : value)", values) == numbers
