@@ -405,7 +405,9 @@ def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: P
 
 
 def _ship(
-    result: StudyResult, final: bool | None, again: Callable[[RunConfig, str], tuple[AnyRecord | None, str]]
+    result: StudyResult,
+    final: bool | None = False,
+    again: Callable[[RunConfig, str], tuple[AnyRecord | None, str]] | None = None,
 ) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
@@ -428,6 +430,7 @@ def _ship(
             estimate = duration(took_s * (rows - selection) / max(1, train))
             more = "" if final is False else f" --final trains it on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
+        assert again is not None
         final_record, reason = again(judged.config, _how_judged(result, label, train))
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
@@ -489,7 +492,8 @@ def report_records(
     outcomes = [finished_run(run) for run in read_study(folder) if holds_any_record(run)]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
-    return _write_report(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
+    judged = StudyResult(output or folder, outcomes, None, summary)
+    return _write_report(replace(judged, ships=_ship(judged) if judged.commands else ""), spec, runs, command)
 
 
 def _report(

@@ -15,7 +15,7 @@ from recurra.core.record import SplitRecord, read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import recorded_split
 from recurra.deployment.serving.models import open_models
-from recurra.reported_study import QUICK_S, StudyResult, _own_texts
+from recurra.reported_study import QUICK_S, StudyResult, _own_texts, report_records
 from recurra.study.final import final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
 from recurra.study.spec import StudySpec
@@ -121,6 +121,8 @@ def test_what_takes_longer_waits_to_be_asked_and_the_report_does_not_wait(
     assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
     # Once it is there, it stands for the folder, whoever asks.
     assert compared(final=False).best.folder == output / FINAL_NAME
+    # The report of a folder says so as well.
+    assert report_records(output, command="").ships == asked.ships
 
 
 def test_data_that_changed_train_no_final_model(compared: Any, tmp_path: Path) -> None:
