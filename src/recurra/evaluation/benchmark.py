@@ -73,19 +73,19 @@ def benchmark(
 ) -> BenchmarkResult:
     """Times forward passes, tokens to logits, of runs, presets, or ``bert`` in the first one's shape, side by side.
 
-    With ``data`` rows have the lengths of the last reported split of that corpus or labelled file, else ``lengths``.
+    With ``data`` rows have the lengths of the last reported split of that corpus or labelled file, else ``lengths``, at
+    most as long as every model takes.
     """
     check_precision(precision)
     with torch_threads(threads):
         models = _models(names)
         longest = min(int(model.config.max_position_embeddings) for model in models.values())
         if data is None:
-            counts = [length for length in lengths for _ in range(ROWS_A_LENGTH)]
-            source = f"made-up rows of {', '.join(map(str, lengths))} tokens"
+            fitting = sorted({min(length, longest) for length in lengths})
+            counts = [length for length in fitting for _ in range(ROWS_A_LENGTH)]
+            source = f"made-up rows of {', '.join(map(str, fitting))} tokens"
         else:
             counts, source = _real_lengths(data, names[0], longest, data_root)
-        if max(counts) > longest:
-            raise ConfigurationError(f"rows of {max(counts)} tokens; these models take at most {longest}")
         entries = []
         for batch_size in batch_sizes:
             timed = time_models(
@@ -142,7 +142,8 @@ def _real_lengths(data: str, model_name: str, longest: int, data_root: Path | No
     else:
         tokenizer = read_tokenizer(_model_folder(model_name))
         # A run stores there the length that it was trained with.
-        limit = min(tokenizer.model_max_length, longest)
+        limit = tokenizer.model_max_length
+    limit = min(limit, longest)
     name = dataset.headline_split
     texts = dataset.splits[name].texts
     texts = texts[:: -(-len(texts) // MOST_ROWS)]

@@ -87,13 +87,19 @@ def test_rows_of_a_file_are_timed_at_their_lengths_as_far_as_a_run_reads_them(
     assert found.source == f"4 rows of rows.csv (test), at most {longest} tokens each"
 
 
+def test_rows_are_as_long_as_every_model_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_model(max_position_embeddings=12).save_pretrained(tmp_path / "model")
+    monkeypatch.setattr("recurra.evaluation.benchmark.ROWS_A_LENGTH", 1)
+    found = benchmark(["recurrent-tiny", str(tmp_path / "model")], lengths=(8, 16, 32), batch_sizes=(1,), threads=1)
+    assert found.source == "made-up rows of 8, 12 tokens"
+
+
 def test_what_cannot_be_timed_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_language_model(run / "model")
     cases = [
         (["recurent-tiny"], 8, "unknown model 'recurent-tiny' (did you mean 'recurrent-tiny'?)"),
         (["bert"], 8, "bert takes its shape from the model before it"),
-        (["recurrent-tiny"], 513, "rows of 513 tokens"),
         (["recurrent-tiny", "bert", "bert"], 8, "'bert' is named twice; name each model once"),
         *[([str(name)], 8, "is a language model, and bench times classifiers; 'rec") for name in (run, run / "model")],
         (["crt-tiny"], 8, "is a language model, and bench times classifiers; 'rec"),
