@@ -140,8 +140,7 @@ def cut_note(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, w
     line = f"{limit} cuts {'; '.join(f'{name}: {texts}' for name, texts in cut.items())}"
     if cut[worst].rows < NOTE_SHARE:
         return line
-    rows = lengths.get("train", lengths[worst])
-    return f"{line}; {read_more(rows, max_length, longest, windows=windows, added=added)}"
+    return f"{line}; {read_more(lengths[worst], max_length, longest, windows=windows, added=added)}"
 
 
 def audit_long_texts(

@@ -91,6 +91,8 @@ def test_the_statement_says_the_cure_that_there_is() -> None:
     assert cut_note({"train": short}, 64, 512) == "max_length 64: no text is cut"
     said = cut_note({"train": long, "test": short}, 128, 512)
     assert "train: 100.0% of the rows and 57.3% of the tokens; test: 0.0%" in said and "--max-length 512" in said
+    # What cures the split that is cut, be it the one with short training texts or not.
+    assert "--windows 3" in cut_note({"train": short, "test": long}, 128, 128)
     assert "reads no more than 128 tokens" in read_more(long, 128, 128)
     assert "--max-length 256" in read_more(np.array([10] * 97 + [200] * 3), 64, 256)
     # Below 1 % of the rows it is said, and no advice is given.
