@@ -100,9 +100,7 @@ def discordant_odds_ratio(only_a: int, only_b: int) -> float:
     return (only_a + 0.5) / (only_b + 0.5)
 
 
-def paired_bootstrap(
-    correct_a: npt.ArrayLike, correct_b: npt.ArrayLike, samples: int = 10_000, seed: int = 0
-) -> BootstrapDifference:
+def paired_bootstrap(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike, samples: int = 10_000) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
     Scores that are shares of a few seeds differ by multiples of one step. Then the distribution of the mean over
@@ -118,7 +116,7 @@ def paired_bootstrap(
     grid = _grid(values)
     exact = None if grid is None else _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
     rows = counts.sum()
-    return exact or weighted_bootstrap(lambda weights: weights @ values / rows, counts, samples=samples, seed=seed)
+    return exact or weighted_bootstrap(lambda weights: weights @ values / rows, counts, samples=samples)
 
 
 def paired_bootstrap_by_class(
@@ -170,14 +168,10 @@ def resampled(
 
 
 def weighted_bootstrap(
-    gap: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
-    counts: npt.ArrayLike,
-    *,
-    samples: int = 2_000,
-    seed: int = 0,
+    gap: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]], counts: npt.ArrayLike, *, samples: int = 2_000
 ) -> BootstrapDifference:
     """Bootstrap of a difference; ``gap`` computes it from how often each row, or kind of row, occurs."""
-    gaps = resampled(gap, counts, samples=samples, seed=seed)
+    gaps = resampled(gap, counts, samples=samples)
     difference = float(gap(np.asarray(counts, dtype=np.float64)))
     low, high = np.quantile(gaps, _ENDS)
     # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
