@@ -67,7 +67,7 @@ def quality_against_cost(
         ``None`` if no model has both and may be compared.
     """
     split, measure = table.headline_split, table.judged_by
-    quality = measure.heading.lower()
+    quality = measure.in_text
     models = [
         (model, Point(costs[model.label], estimate.mean, estimate.low, estimate.high))
         for model in table.models
@@ -178,7 +178,7 @@ def contrasts(table: TableSummary, key: str) -> Chart | None:
     ]
     parts.append(drawing.segment(x(0.0), TOP, x(0.0), bottom, "zero"))
     side = "right" if measure.higher_is_better else "left"
-    title = f"gap in {measure.heading.lower()} in {measure.unit}; {side} of 0 the first model is better"
+    title = f"gap in {measure.in_text} in {measure.unit}; {side} of 0 the first model is better"
     parts.append(drawing.text(WIDE / 2, bottom + 34, title, "middle", "axis-title"))
     for index, line in enumerate(lines):
         top = TOP + ROW_HEIGHT * index

@@ -186,7 +186,7 @@ def contrasts(table: TableSummary) -> Table:
     rows = _compared(table.contrasts, measure)
     note = (
         f"Contrasts of the study file. A gap is the first model minus the second, in {measure.unit} of "
-        f"{measure.heading.lower()} on {table.headline_split}. {by_rows if measure.paired_by_rows else by_seeds}"
+        f"{measure.in_text} on {table.headline_split}. {by_rows if measure.paired_by_rows else by_seeds}"
     )
     return Table("contrasts", "What the study asked", rows, note if rows else "")
 

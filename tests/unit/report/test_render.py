@@ -382,6 +382,15 @@ def test_long_names_that_differ_at_the_end_are_told_apart(tmp_path: Path, start:
     assert len(sizes) == 2 and all(len(text) <= drawing.LONGEST_LABEL for text in sizes)
 
 
+def test_a_label_of_the_measure_is_written_as_in_the_file(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS, label_names=("Spam", "ham"))
+    asked = Questions((Contrast(name="x", a="recurrent", b="linear"),), measure="f1:Spam")
+    charts = charts_in([factory.run("linear", 0.7), factory.run("recurrent", 0.9)], questions=asked)
+    texts = {chart.kind: [str(item.text) for item in parse(chart).iter("text")] for chart in charts}
+    assert "F1 of 'Spam' on test" in texts["trade-off"]
+    assert any(text.startswith("gap in F1 of 'Spam' in points") for text in texts["isolation"])
+
+
 def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=ROWS)
     asked = Questions(prices={"linear": 0.0, "recurrent": 0.1})
