@@ -5,7 +5,7 @@ Five measures for each reported split, each against ``train``:
 ``exact``       the text itself is a training text;
 ``normalised``  the same after dropping case, punctuation and spacing;
 ``contained``   the row's word sequence, of 3 words or more, occurs verbatim inside a training text (or is one), as when
-                the phrases of one sentence are split at random;
+                the phrases of one sentence are split at random; words are what spaces separate;
 ``ngram``       at least 70 % of the row's 8-grams of words occur in training texts (the criterion of Chowdhery et al.,
                 "PaLM", 2022, section 8), which finds copies with small edits;
 ``source``      the row shares a source (a sentence, or a group that the user named) with a training row.
@@ -153,6 +153,9 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     }
     results = []
     for kind, (source, criterion) in copies.items():
+        if kind == "contained" and not (split.word_counts >= MIN_CONTAINED_WORDS).any():
+            results.append(skipped(kind, f"0 rows of {MIN_CONTAINED_WORDS} words or more, separated by spaces"))
+            continue
         texts = [train.texts[row] for row in source[source >= 0][:_EXAMPLES].tolist()]
         results.append(judge(kind, source >= 0, criterion, [{"train_text": _cut(text)} for text in texts]))
 

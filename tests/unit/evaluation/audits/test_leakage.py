@@ -68,6 +68,9 @@ def test_copies_fail_and_are_shown_and_unrelated_splits_pass() -> None:
     assert (got["exact"].value, got["exact"].status) == (1 / 200, "passed")
     few = _audit(TRAIN, ["a b c d"] * 50)["ngram"]
     assert few.status == "skipped" and "0 rows of 8 words" in few.summary
+    # Where words are not separated by spaces, no phrase is looked for, and none is said to be absent.
+    unspaced = _audit(["这部电影很好看我很喜欢"], ["这部电影很好看"])
+    assert (unspaced["exact"].status, unspaced["contained"].status) == ("passed", "skipped")
     for train, test in ((TRAIN, []), ([], TRAIN)):
         assert [result.status for result in _audit(train, test).values()] == ["skipped"] * 5
 
