@@ -28,14 +28,11 @@ def rows_in(batch: Any) -> int:
 
 def synchroniser(device: str) -> Callable[[], None] | None:
     """A function that waits until the device has finished; ``None`` for a CPU, which computes synchronously."""
-    kind = device.partition(":")[0]
-    if kind == "cpu":
+    if device == "cpu":
         return None
     import torch
 
-    if kind == "cuda":
-        return lambda: torch.cuda.synchronize(device)
-    return lambda: getattr(torch, kind).synchronize()
+    return lambda: torch.cuda.synchronize(device)
 
 
 def measure_side_by_side(
