@@ -172,8 +172,11 @@ def csv_fields(
     """
     # The csv module has one limit for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting)
+    reader = (
+        csv.reader(lines, delimiter=delimiter, strict=True)
+        if quoted
+        else csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
+    )
     width = 0
     while True:
         number = reader.line_num + 1 + skipped
