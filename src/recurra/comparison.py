@@ -385,7 +385,9 @@ def compare(
         raise ConfigurationError(f"predictions is {kind}; give a dict from a name to answers, as {{'gpt': answers}}")
     output, root = Path(output), Path(data_root) if data_root else None
     rows = rows_in_memory(data, keys)
-    values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
+    # Rows in memory have the name of their file; millions of them are not to be written out here.
+    path = str(data) if isinstance(data, str | Path | None) else ""
+    values = {"name": path, **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
     keywords = [key for key, option in signature(compare).parameters.items() if option.kind is Parameter.KEYWORD_ONLY]
     name = str(values.pop("name"))
     base, assigned = sort_keywords(values, protocol, task=task_of_values({"name": name, **values}), others=keywords)

@@ -80,7 +80,8 @@ def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequen
     readers = [run.config for run in planned if not run.config.is_control and ENCODER not in run.config.model_overrides]
     tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
     reporter.say(
-        f"{spec.name}: {len(planned)} runs, {len(done)} done, {len(planned) - len(done)} to do"
+        f"{spec.name}: {len(planned)} {'run' if len(planned) == 1 else 'runs'}, {len(done)} done, "
+        f"{len(planned) - len(done)} to do"
         f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
     )
     for line in filter(None, notes):
