@@ -427,11 +427,10 @@ def _ship(
         return "" if folds == 1 else f"{sentence}."
     took_s = whole_seconds(record)
     if final_run(judged.config, result.output) is None:
-        if not (took_s < QUICK_S if final is None else final):
+        if again is None or not (took_s < QUICK_S if final is None else final):
             estimate = duration(took_s * (rows - selection) / max(1, train))
             more = "" if final is False else f" --final trains it on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
-        assert again is not None
         final_record, reason = again(judged.config, _how_judged(result, label, train))
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
@@ -521,7 +520,7 @@ def _report(
         _keep_best(judged)
         return again(run, note, so_far)
 
-    ships = _ship(judged, final, report_and_train)
+    ships = _ship(judged, final, report_and_train if again else None)
     result = _write_report(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
     _keep_best(result)
     return result

@@ -68,8 +68,8 @@ def _encoding_of(head: bytes, requested: str | None, source: str) -> tuple[str, 
     """The encoding, by a mark in the first bytes or else as requested, and whether there is a mark."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     name = marked or codecs.lookup(requested or "utf-8").name
-    if said := next((said for beginning, said in _BEGINNINGS.items() if head.startswith(beginning)), ""):
-        raise DataError(f"{source} is {said}")
+    if kind := next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), ""):
+        raise DataError(f"{source} is {kind}")
     null_bytes = {"le": head[1::2].count(0), "be": head[::2].count(0)}
     if name == "utf-8" and marked is None and max(null_bytes.values()) > len(head) // 3:
         raise DataError(
