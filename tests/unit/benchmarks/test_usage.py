@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from benchmarks import load, usage
+from benchmarks.command import run_recurra
 from benchmarks.measures import Setting
+
+from recurra.core.errors import RunError
 
 
 def test_without_a_browser_its_figures_are_left_out(
@@ -34,3 +37,11 @@ def test_our_server_ends_if_the_other_does_not_start(tmp_path: Path, monkeypatch
             load.beside_peer(argparse.Namespace(folder=tmp_path, data=None, text_column="text", texts=1))
         ended = ours.poll()
     assert ended is not None
+
+
+def test_a_refused_export_is_an_error_and_a_failed_audit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], 3, "", "error: the int8 export disagrees with the run's model")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    run_recurra("train", "--model", "linear")
+    with pytest.raises(RunError, match="recurra export failed: error: the int8 export disagrees"):
+        run_recurra("export", "run")
