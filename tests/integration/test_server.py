@@ -80,6 +80,7 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
             words, plain = one["words"], expected.plain()
             assert [word["text"] for word in words] == [word["text"] for word in plain]
             assert [word["effect"] for word in words] == pytest.approx([word["effect"] for word in plain], abs=1e-5)
+            assert one["remainder"] == pytest.approx(expected.labels[0].remainder, abs=1e-5)
     assert "words" not in server.classify(texts)[0]
     assert server.classify("!!", explain=True)["words"] == []
 

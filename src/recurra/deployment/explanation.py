@@ -4,7 +4,7 @@ Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional 
 Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
 of their logarithms). It only uses the model's predictions, so it means the same for every model, and it is exact: the
 text without the word is computed (in int8 in a batch with its own scale). It does not see the joint effect of several
-words.
+words: the remainder says how much that is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from recurra.deployment.decision import LabelDecision
 
-# A text is computed once without each of its words; a text with more words, without this many runs of words.
+# A text is computed once without each of its words (with more words: without this many runs of words), and once without
+# all of them.
 MOST_PARTS = 64
 # Number of texts that are explained together.
 _TOGETHER = 16
@@ -49,11 +50,17 @@ class WordEffect:
 
 @dataclass(frozen=True)
 class ExplainedLabel:
-    """The effects of words on one label; a text that is ``given`` none is explained for the nearest one."""
+    """The effects of words on one label; a text that is ``given`` none is explained for the nearest one.
+
+    Attributes:
+        remainder: What the words listed leave of the difference that all words make together: the probability of the
+            label, less that of the text without any of them, less the effects listed.
+    """
 
     label: str
     given: bool
     words: list[WordEffect]
+    remainder: float
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,17 @@ class Explanation:
         return [asdict(part) for part in (self.labels[0].words if self.exclusive else self.labels)]
 
     def strongest(self, count: int) -> Explanation:
-        """The same with only the strongest words of each label."""
-        return replace(self, labels=[replace(label, words=strongest(label.words, count)) for label in self.labels])
+        """The same with only the strongest words of each label; the remainder takes in the others."""
+        return replace(self, labels=[_with_words(label, strongest(label.words, count)) for label in self.labels])
+
+
+def _with_words(label: ExplainedLabel, words: list[WordEffect]) -> ExplainedLabel:
+    dropped = _sum(label.words) - _sum(words)
+    return replace(label, words=words, remainder=round(label.remainder + dropped, _DIGITS))
+
+
+def _sum(words: Sequence[WordEffect]) -> float:
+    return sum(word.effect for word in words)
 
 
 def _describe(words: Sequence[WordEffect]) -> str:
@@ -105,6 +121,21 @@ def without(text: str, span: Span) -> str:
     return text[: span[0]] + text[span[1] :]
 
 
+def occluded(text: str, spans: Sequence[Span]) -> list[str]:
+    """The texts to compute for an explanation: without each span, then, of several, without all of them.
+
+    Words behind the last span, which are not read, do not come into the place of the others.
+    """
+    texts = [without(text, span) for span in spans]
+    if len(spans) > 1:
+        end = spans[-1][1]
+        rest = text[:end] if _WORD.search(text, end) else text
+        for span in reversed(spans):
+            rest = without(rest, span)
+        texts.append(rest)
+    return texts
+
+
 def effects_of(
     text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
 ) -> list[WordEffect]:
@@ -123,17 +154,21 @@ def explanations_of(
 ) -> list[Explanation]:
     """Builds the explanations of texts, each for the labels that `LabelDecision.explained` returns.
 
-    ``probabilities`` is ``(texts, labels)``; ``changed``, of all texts without each word, is ``(spans, labels)``.
+    ``probabilities`` is ``(texts, labels)``; ``changed`` is that of what `occluded` returns for each text, in turn.
     """
     explanations = []
     start = 0
     for text, ranges, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
-        text_changed = changed[start : start + len(ranges)]
-        start += len(ranges)
+        without_each = changed[start : start + len(ranges)]
+        start += len(ranges) + (len(ranges) > 1)
         chosen = decision.labels(row[None])[0]
-        names = [decision.label_names[label] for label in labels]
-        words = [effects_of(text, ranges, row, text_changed, label) for label in labels]
-        explained = [ExplainedLabel(name, name in chosen, effects) for name, effects in zip(names, words, strict=True)]
+        explained = []
+        for label in labels:
+            name = decision.label_names[label]
+            words = effects_of(text, ranges, row, without_each, label)
+            together = row[label] - changed[start - 1, label] if words else 0.0
+            remainder = round(float(together) - _sum(words), _DIGITS)
+            explained.append(ExplainedLabel(name, name in chosen, words, remainder))
         explanations.append(Explanation(explained, decision.exclusive))
     return explanations
 
@@ -153,6 +188,6 @@ def explain(
     for start in range(0, len(texts), _TOGETHER):
         part = slice(start, start + _TOGETHER)
         spans = [spans_of(text, end=most_read(text)) for text in texts[part]]
-        changed = predict([without(text, span) for text, cuts in zip(texts[part], spans, strict=True) for span in cuts])
+        changed = predict([cut for text, cuts in zip(texts[part], spans, strict=True) for cut in occluded(text, cuts)])
         explanations += explanations_of(texts[part], spans, probabilities[part], changed, decision)
     return explanations

@@ -191,7 +191,7 @@ def test_doubtful_rows_get_no_label_and_words_that_a_label_hangs_on_stand_in_a_c
     assert "1 of 4 rows (25.0%) have no label" in said.err
     names, rows = read(written)
     start = names.index("probability") + 1
-    assert names[start : start + 2] == ["abstained", "words"]
+    assert names[start : start + 3] == ["abstained", "words", "remainder"]
     nothing, yes = ("", "true") if suffix in (".csv", ".tsv") else (None, True)
     for before, row in zip(certain, rows, strict=True):
         doubtful = float(before["probability"]) < least
@@ -208,7 +208,8 @@ def test_doubtful_rows_get_no_label_and_words_that_a_label_hangs_on_stand_in_a_c
         else:
             parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
             told = [(word, float(effect.strip("()"))) for word, effect in parts]
-        strongest = one.strongest(2).labels[0].words
+        strongest, remainder = one.strongest(2).labels[0].words, one.strongest(2).labels[0].remainder
+        assert float(row["remainder"]) == pytest.approx(remainder, abs=1e-5)
         assert told == [(word.text, pytest.approx(word.effect, abs=6e-4)) for word in strongest]
     assert not rows[-1]["words"]
 

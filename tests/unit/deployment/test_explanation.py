@@ -16,7 +16,7 @@ from scipy.special import expit
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.computation import LinearEngine
-from recurra.deployment.explanation import MOST_PARTS, explain, spans_of, without
+from recurra.deployment.explanation import MOST_PARTS, explain, occluded, spans_of, without
 from recurra.models.controls.fitting import fit_tuned
 from reviews import review_rows
 
@@ -102,6 +102,16 @@ def test_each_label_of_a_text_has_the_effects_of_naive_occlusion(texts: list[str
             for number, word in enumerate(each.words):
                 rest = of_several([" ".join([*words[:number], *words[number + 1 :]])])[0]
                 assert word.effect == pytest.approx(probabilities[place] - rest[place], abs=1e-6)
+            for shown in (each, *one.strongest(1).labels[told.index(place) :][:1]):
+                whole = probabilities[place] - of_several([""])[0, place]
+                assert sum(word.effect for word in shown.words) + shown.remainder == pytest.approx(whole, abs=1e-5)
+
+
+def test_what_is_not_read_does_not_take_the_place_of_what_is_left_out() -> None:
+    text = "not bad at all !! and so on"
+    assert occluded(text, spans_of(text, end=7)) == [" bad at all !! and so on", "not  at all !! and so on", " "]
+    assert occluded(text, spans_of(text))[-1].split() == ["!!"]
+    assert occluded("bad !", spans_of("bad !")) == [" !"] and occluded("!", []) == []
 
 
 def test_of_very_many_labels_those_farthest_above_their_thresholds_are_told() -> None:

@@ -77,8 +77,8 @@ class Layout:
 
     ``text``, ``label`` (the most probable), ``probability`` (of that label), and ``probability_NAME`` for each class.
     For a multi-label model ``label`` has all labels, and ``probability`` is absent. ``abstained`` follows
-    ``probability`` if rows may get no label, and then ``words`` (``words_by_label`` for a multi-label model) if labels
-    are explained.
+    ``probability`` if rows may get no label, and then ``words`` and ``remainder`` (``words_by_label`` for a
+    multi-label model) if labels are explained.
 
     Columns of the input that are written too come first and unchanged, with the input's text column in place of
     ``text``. A column of ours with the name of an input column gets the suffix `PREDICTED`. ``row_columns`` are all
@@ -100,6 +100,8 @@ class Layout:
             self._own[ABSTAINED] = lambda rows: np.asarray(decision.abstained(rows.probabilities)).tolist()
         if explains:
             self._own[self.words] = lambda rows: list(rows.explanations or ())
+        if explains and decision.exclusive:
+            self._own["remainder"] = lambda rows: [row.labels[0].remainder for row in rows.explanations or ()]
         self.row_columns = [*self.input_columns, *map(self.name, self._own)]
         self.columns = [*self.row_columns, *(self.name(f"probability_{label}") for label in self.label_names)]
         for name, count in Counter([*self.columns, self.name(PROBABILITIES)]).items():

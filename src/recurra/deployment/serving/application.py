@@ -32,7 +32,7 @@ from starlette.types import Message, Receive, Scope, Send
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.version import __version__
 from recurra.data.tables import TABLE_FORMATS, format_of, stream_texts
-from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
+from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, occluded, spans_of
 from recurra.deployment.export.formats import FORMATS
 from recurra.deployment.serving.bodies import (
     BodyReader,
@@ -241,7 +241,7 @@ class Application:
                 except ConfigurationError as error:
                     raise Refusal(404, "unknown_exit", f"'exit_after', {model.description.name}: {error}") from None
         spans = _occluded_spans(texts, models, self._limits) if query.explain else []
-        occluded_texts = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
+        occluded_texts = [cut for text, cuts in zip(texts, spans, strict=False) for cut in occluded(text, cuts)]
         futures: list[Future[Computed]] = []
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
@@ -261,11 +261,12 @@ class Application:
         results = [_result(*pair, query.abstain_below) for pair in zip(models, computed, strict=False)]
         for index, model in enumerate(models if query.explain else ()):
             probabilities = computed[index].answers.probabilities
-            occluded = computed[len(models) + index].answers.probabilities if occluded_texts else probabilities[:0]
-            explanations = explanations_of(texts, spans, probabilities, occluded, model.classifier.decision)
+            changed = computed[len(models) + index].answers.probabilities if occluded_texts else probabilities[:0]
+            explanations = explanations_of(texts, spans, probabilities, changed, model.classifier.decision)
             for prediction, explanation in zip(results[index].predictions, explanations, strict=True):
                 if explanation.exclusive:
                     prediction.words = explanation.labels[0].words
+                    prediction.remainder = explanation.labels[0].remainder
                 else:
                     prediction.words_by_label = explanation.labels
         return results
@@ -316,12 +317,14 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
 
 
 def _occluded_spans(texts: Sequence[str], models: Sequence[ServedModel], limits: ServerLimits) -> list[list[Span]]:
-    """Words or runs of words to leave out: at most as many in all as a request may have texts, within its body size.
+    """Words or runs of words to leave out, each once and all of a text once more.
+
+    These are at most as many texts as a request may have, within its body size.
 
     Parts of a text that none of the models reads have no spans.
     """
     characters = max(1, sum(map(len, texts)))
-    most_spans = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
+    most_spans = min(MOST_PARTS, limits.max_texts // len(texts) - 1, limits.max_body_bytes // characters - 1)
     ends = ([model.classifier.most_read(text) for model in models] for text in texts)
     return [
         spans_of(text, max(1, most_spans), None if None in text_ends else max(filter(None, text_ends)))

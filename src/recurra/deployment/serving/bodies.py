@@ -64,7 +64,7 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
         recurrences: Also give the prediction after each recurrence. All are computed then, also with an exit rule.
         abstain_below: A text whose highest probability is lower gets no label: 'label' is null then. Multi-label
             models have thresholds of their own and refuse it.
-        explain: Also give the effect of each word: each text is computed once more for each of its words, 64 times at
+        explain: Also give the effect of each word: each text is computed once more for each of its words, 65 times at
             most, and all texts together no more often than a request may have texts; beyond that, runs of words are
             left out. Multi-label models give it for each label of a text.
         cut: Also mark texts that are longer than a model reads; long texts are split into tokens once more for it.
@@ -119,6 +119,8 @@ class Prediction(Struct, omit_defaults=True):
             is lower.
         cut: If asked for: true if the text is longer than the model reads.
         words: With 'explain': in the order of the text; what is far behind the part that the model reads is left out.
+        remainder: With 'words': what they do together beyond their single effects. With their effects it is by how
+            much the probability of the label falls without all of them.
         words_by_label: The same of a multi-label model: for each of the text's labels, at most 20.
         exited_after: With 'exit_rule' or 'exit_after': recurrences that the text took; the label is of there.
         recurrences: If asked for: the prediction after each recurrence with a head, the last included.
@@ -131,6 +133,7 @@ class Prediction(Struct, omit_defaults=True):
     abstained: bool | None = None
     cut: bool = False
     words: list[WordEffect] | None = None
+    remainder: float | None = None
     words_by_label: list[ExplainedLabel] | None = None
     exited_after: int | None = None
     recurrences: list[RecurrencePrediction] | None = None
