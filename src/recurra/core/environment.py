@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import importlib.metadata
+import math
 import mmap
 import os
 import platform
@@ -21,6 +22,8 @@ from recurra.core.version import __version__
 
 # The packages that can change a number.
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scikit-learn")
+# Microseconds of a processor per period that the control group may have, on Linux (version 2).
+_CONTAINER_SHARE = Path("/sys/fs/cgroup/cpu.max")
 
 
 @lru_cache(maxsize=1)
@@ -35,8 +38,14 @@ def cpu_name() -> str:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Cores that this process may use: those that it may run on, and no more than its container's share of time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    try:
+        quota, period = _CONTAINER_SHARE.read_text().split()
+        return min(cores, max(1, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):
+        # No container, or one without a limit ("max").
+        return cores
 
 
 def waited_s() -> float | None:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+# A tokenizer's truncation is set for each call, so threads must not share one meanwhile.
+_settings = threading.Lock()
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -206,35 +210,38 @@ def _encode_rows(
     """Returns ids and offsets, and the special tokens before a text of more than ``longer_than`` tokens, if any is."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     whole_texts = max_length is None
-    as_text = backend.encode_special_tokens
     rows: list[npt.NDArray[np.int32]] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     before: int | None = None
-    backend.no_padding()
-    backend.no_truncation()
-    if max_length is not None:
-        backend.enable_truncation(max_length)
-    backend.encode_special_tokens = whole_texts or as_text
-    try:
-        for start in range(0, len(texts), _CHUNK_ROWS):
-            chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
-            if max_length is not None:
-                chunk = [_shorten(text, max_length) for text in chunk]
-            if len(chunk) == 1:
-                # The library's threads would cost more than they save.
-                encodings = [backend.encode(chunk[0], add_special_tokens=not whole_texts)]
-            else:
-                encodings = backend.encode_batch_fast(chunk, add_special_tokens=not whole_texts)
-            encoded = [encoding.ids for encoding in encodings]
-            offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
-            rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
-            if longer_than is not None and before is None:
-                long = (encoding for encoding, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
-                before = next((encoding.sequence_ids.index(0) for encoding in long), None)
-    finally:
-        # Both settings would else be saved into the model folder and change other people's inputs.
+    with _settings:
+        as_text = backend.encode_special_tokens
+        backend.no_padding()
         backend.no_truncation()
-        backend.encode_special_tokens = as_text
+        if max_length is not None:
+            backend.enable_truncation(max_length)
+        backend.encode_special_tokens = whole_texts or as_text
+        try:
+            for start in range(0, len(texts), _CHUNK_ROWS):
+                chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
+                if max_length is not None:
+                    chunk = [_shorten(text, max_length) for text in chunk]
+                if len(chunk) == 1:
+                    # The library's threads would cost more than they save.
+                    encodings = [backend.encode(chunk[0], add_special_tokens=not whole_texts)]
+                else:
+                    encodings = backend.encode_batch_fast(chunk, add_special_tokens=not whole_texts)
+                encoded = [encoding.ids for encoding in encodings]
+                offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
+                rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
+                if longer_than is not None and before is None:
+                    long = (
+                        encoding for encoding, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than
+                    )
+                    before = next((encoding.sequence_ids.index(0) for encoding in long), None)
+        finally:
+            # Both settings would else be saved into the model folder and change other people's inputs.
+            backend.no_truncation()
+            backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.cumsum(offsets), before
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from recurra import __version__
+from recurra.core import environment
 from recurra.core.environment import PACKAGES, available_cores, code_record, environment_record, waited_s
 
 
@@ -25,6 +26,19 @@ def test_the_environment_says_what_can_change_a_number() -> None:
     code = code_record()
     assert code.version == __version__ and (code.commit is None) == (code.dirty is None)
     assert code.commit is None or len(code.commit) == 40
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"), [("150000 100000", 2), ("20000 100000", 1), ("800000 100000", 3), ("max 100000", 3)]
+)
+def test_a_container_has_the_cores_of_its_share(
+    share: str, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpu.max"
+    path.write_text(f"{share}\n")
+    monkeypatch.setattr(environment, "_CONTAINER_SHARE", path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert available_cores() == wanted
 
 
 def test_waiting_for_a_processor_is_counted() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import logging
 import math
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from recurra.core.errors import CheckpointError
+from recurra.data import encoding
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
@@ -76,6 +78,24 @@ def test_a_huge_text_gives_the_same_ids_and_leaves_no_truncation_behind(tokenize
     assert tokenizer.backend_tokenizer.truncation is None and len(tokenizer("film " * 40)["input_ids"]) == 42
     assert flat.tolist() == tokenizer("good film ! " * 50, truncation=True, max_length=16)["input_ids"]
     assert offsets.tolist() == [0, 16]
+
+
+def test_a_thread_does_not_change_how_another_cuts(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "good film " * 50
+    wanted = [encode_texts([text], tokenizer, most)[0].tolist() for most in (8, 16)]
+    shorten = encoding._shorten
+    with ThreadPoolExecutor() as pool:
+        others: list[Future[object]] = []
+
+        def interrupted(text: str, max_length: int) -> str:
+            if max_length == 8 and not others:
+                others.append(pool.submit(encode_texts, [text], tokenizer, 16))
+                wait(others, timeout=0.2)
+            return shorten(text, max_length)
+
+        monkeypatch.setattr(encoding, "_shorten", interrupted)
+        assert encode_texts([text], tokenizer, 8)[0].tolist() == wanted[0]
+        assert others[0].result()[0].tolist() == wanted[1]
 
 
 def test_the_cache_is_read_and_keyed_by_content(tokenizer, split, tmp_path: Path, monkeypatch, caplog) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,6 @@ class OnnxEngine(Engine):
         self._units = [item.name for item in sessions.session.get_inputs() if item.name in (WORDS, CHARACTERS)]
         self.depth: Depth = Depth(exits, 1 if self._units else num_recurrences, labels, windows)
         self.tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE)
-        self._encoding = threading.Lock()
         # Bounds of exits have no defaults in a web export, because ONNX Runtime in a browser supports none.
         input_names = {value.name for value in sessions.session.get_inputs()}
         self._nobody_leaves = {
@@ -86,8 +84,7 @@ class OnnxEngine(Engine):
         return bool(self._units)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        with self._encoding:
-            return are_cut(texts, self.tokenizer, self.max_length, self.windows)
+        return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         (result,) = self._run(texts, batch_size, [LOGITS])
@@ -121,9 +118,7 @@ class OnnxEngine(Engine):
         self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
     ) -> list[npt.NDArray[Any]]:
         """Outputs of the graph, in the order of the texts."""
-        # The tokenizer's truncation is set for each call, so threads must not share it.
-        with self._encoding:
-            input_ids, offsets, counts = encode_windows(texts, self.tokenizer, self.max_length, self.windows)
+        input_ids, offsets, counts = encode_windows(texts, self.tokenizer, self.max_length, self.windows)
         lengths, starts = np.diff(offsets), offsets[:-1]
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
