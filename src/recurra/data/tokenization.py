@@ -241,7 +241,12 @@ def _remaining_pieces(
 def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:
     for token in state["added_tokens"]:
         token["id"] = numbers[token["content"]]
-    after = state["post_processor"] or {}
+    processor = state["post_processor"] or {}
+    for after in (processor, *processor.get("processors", ())):
+        _renumber_processor(after, numbers)
+
+
+def _renumber_processor(after: dict[str, Any], numbers: Mapping[str, int]) -> None:
     for token in after.get("special_tokens", {}).values():
         token["ids"] = [numbers[piece] for piece in token["tokens"]]
     for end in ("cls", "sep"):

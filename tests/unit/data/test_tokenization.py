@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
@@ -252,3 +252,13 @@ def test_a_token_beyond_the_vocabulary_outlives_the_loss_of_pieces() -> None:
     smaller, old = with_fewer_pieces(whole, np.array(whole("a good")["input_ids"], dtype=np.int32), None)
     assert old == [0, 1, 2, 3, 4, 5, 7] and (whole.mask_token_id, smaller.mask_token_id) == (7, 6)
     assert smaller("a good")["input_ids"] == [2, 4, 5, 3] and len(smaller) == 7
+
+
+def test_processors_in_a_row_write_the_new_numbers() -> None:
+    pieces = [*SPECIAL_TOKENS[:2], "film", *SPECIAL_TOKENS[2:], "a", "good"]
+    whole = as_transformers(wordpiece({piece: number for number, piece in enumerate(pieces)}))
+    backend = whole.backend_tokenizer
+    backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), backend.post_processor])
+    assert whole("a good")["input_ids"] == [3, 6, 7, 4]
+    smaller, old = with_fewer_pieces(whole, np.array(whole("a good")["input_ids"], dtype=np.int32), None)
+    assert [old[number] for number in smaller("a good")["input_ids"]] == [3, 6, 7, 4] and len(old) == 7
