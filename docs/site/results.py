@@ -4,8 +4,8 @@ A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
 ``NAME.depths`` those after each recurrence, ``NAME.passes`` the recurrences that rows took, ``NAME.exports`` those of
-each export, ``results:overview`` a line for each table with the papers' two classifiers, ``results:claims`` the
-verdicts on their claims (`claims_markdown`).
+each export, ``results:default-ladder`` the models of the default ladder on every corpus that all were tried on,
+``results:claims`` the verdicts on the papers' claims (`claims_markdown`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from docs.site.claims import claims_markdown, markdown_grid
@@ -42,7 +41,7 @@ from recurra.tasks.summary import Comparison, PooledContrast, Summary, TableSumm
 from recurra.tasks.tables import Table
 
 PAGES = "docs/results"
-OVERVIEW = "overview"
+DEFAULT_LADDER = "default-ladder"
 CLAIMS = "claims"
 NOTICE = "<!-- written by `make results` -->"
 
@@ -172,8 +171,8 @@ def _render(content: str, path: Path, studies: _Studies) -> str:
 
 
 def _block(name: str, path: Path, studies: _Studies) -> str:
-    if name == OVERVIEW:
-        return _overview(path, studies)
+    if name == DEFAULT_LADDER:
+        return _ladder(studies)
     if name == CLAIMS:
         return claims_markdown(path, studies.read, _addresses(path, studies))
     study, _, part = name.partition(".")
@@ -427,78 +426,24 @@ def _natural(name: str) -> list[tuple[float, str]]:
     return [(float(part.replace(",", "")), "") if part[:1].isdigit() else (0.0, part) for part in parts]
 
 
-# The two models of the papers, and what their gap is between.
-COMPARED = ("recurrent", "baseline")
-Cells = dict[str, str]
+# The models of the default ladder, the cheap ones first, and the studies that tried them.
+RUNGS = ("linear-tuned", "words-and-encoder", "recurra-small", "minilm")
+TRIED_IN = ("small", "rungs")
+_A_POINT = 0.01
 
 
-def _classifiers(table: Any) -> Cells | None:
-    """A table of both models of the papers in a row."""
-    models = {model.label: model for model in table.models}
-    if not set(COMPARED) <= set(models):
-        return None
-    line = next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
-    seeds = sorted({len(models[label].seeds) for label in COMPARED})
-    cells = {"Data": table.title, "Seeds": " or ".join(map(str, seeds))}
-    for label in ("linear", "baseline", "recurrent"):
-        value = ACCURACY.of(models[label], table.headline_split) if label in models else None
-        cells[label] = form.NONE if value is None else _half_width(value, ACCURACY)
-        if label in COMPARED:
-            published = [form.decimal(row["accuracy"]) for row in table.published if row["model"] == label]
-            cells[f"{label}, published"] = "; ".join(published)
-    failed = sorted({group for model in table.models for group in model.failed_groups})
-    gap = form.NONE
-    if line is not None:
-        width = ACCURACY.width(line.half)
-        if line.half is None and line.low is not None and line.high is not None:
-            width = f" ({ACCURACY.range(line.low, line.high)})"
-        gap = ACCURACY.gap(line.gap, width, unit=False)
-    return cells | {
-        "Gap in points": gap,
-        "Verdict": "not asked" if line is None else line.verdict,
-        "Audits": f"failed: {form.words(failed)}" if failed else "passed",
-    }
-
-
-def _half_width(value: Estimate, measure: Measure) -> str:
-    """A mean ± half of its interval."""
-    mean = measure.value(value.mean)
-    if value.low is None or value.high is None:
-        return mean
-    # Of a share one digit less.
-    return f"{mean} ± {(value.high - value.low) / 2:.{measure.digits - (measure.scale > 1)}f}"
-
-
-def _overview(path: Path, studies: _Studies) -> str:
-    """A line for each table in which the papers' two classifiers stand."""
-    rows = [
-        {"Study": name, **cells}
-        for name in studies.names()
-        if studies.read(name).task == "classification"
-        for table in studies.read(name).tables
-        if (cells := _classifiers(table)) is not None
-    ]
-    if not rows:
-        return NO_RUN
-    common, addresses = _take_common(rows, "Data"), _addresses(path, studies)
-    made = markdown_table(Table("overview", "", rows))
-    for name in {row["Study"] for row in rows} & set(addresses):
-        made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
-    return (
-        f"{made}\n\nTest accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. "
-        "Published figures are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent "
-        "less baseline; a verdict holds for the rows and seeds that were tested."
-        f"{f' All of them: {escaped(common)}.' if common else ''}\n"
-    )
-
-
-def _take_common(rows: Sequence[dict[str, str]], heading: str) -> str:
-    """Takes out of a column the parts that all of its cells have; gives them back."""
-    cells = [row[heading].split(" · ") for row in rows]
-    common = [part for part in cells[0] if len(rows) > 1 and all(part in cell for cell in cells)]
-    for row, cell in zip(rows, cells, strict=True):
-        row[heading] = " · ".join(part for part in cell if part not in common) or row[heading]
-    return " · ".join(common)
+def _ladder(studies: _Studies) -> str:
+    """What each model of the default ladder scores on each corpus; the smallest within a point of the best in bold."""
+    rows = []
+    for table in (table for name in TRIED_IN for table in studies.read(name).tables):
+        models = {model.label: model for model in table.models if model.label in RUNGS}
+        values = {name: table.judged_by.of(model, table.headline_split) for name, model in models.items()}
+        means = {name: value.mean for name, value in values.items() if value is not None}
+        near = [name for name, mean in means.items() if mean >= max(means.values()) - _A_POINT]
+        smallest = min(near, key=lambda name: models[name].file_size_mib)
+        cells = {name: f"{mean:.3f}" for name, mean in means.items()} | {smallest: f"**{means[smallest]:.3f}**"}
+        rows.append([escaped(table.data.removesuffix(".csv")), *(cells.get(name, form.NONE) for name in RUNGS)])
+    return f"{markdown_grid(['Corpus', *map(escaped, RUNGS)], rows)}\n"
 
 
 def _addresses(path: Path, studies: _Studies) -> dict[str, str]:

@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 def test_a_small_draw_breaks_no_rule(tmp_path: Path) -> None:
     path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     report = tmp_path / "faults.json"
-    options = ["--seed", 0, "--seconds", 800, "--kills", 8, "--cases", 400, "--soak-seconds", 20, "--storage", 11]
+    options = ["--seed", 0, "--seconds", 800, "--kills", 4, "--cases", 400, "--soak-seconds", 20, "--storage", 11]
     options += ["--only", "soak,kills,storage,hostile", "--json", report]
     done = subprocess.run(
         [sys.executable, "-m", "faults", *map(str, options)], capture_output=True, text=True, check=False,
@@ -31,5 +31,5 @@ def test_a_small_draw_breaks_no_rule(tmp_path: Path) -> None:
     found = json.loads(report.read_text(encoding="utf-8"))
     figures = {(figure["part"], figure["name"]): figure for figure in found["figures"]}
     assert found["failures"] == [] and all(figure["holds"] for figure in found["figures"])
-    assert figures["kills", "survived"]["value"] == 8 and figures["hostile", "cases"]["value"] >= 400
+    assert figures["kills", "survived"]["value"] == 4 and figures["hostile", "cases"]["value"] >= 400
     assert sum(figure["value"] for (_, name), figure in figures.items() if name.endswith("times without room")) == 11

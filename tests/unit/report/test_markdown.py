@@ -149,18 +149,28 @@ def test_blocks_and_pages_are_written_from_the_records_and_then_hold(project: Pa
     page = second.read_text(encoding="utf-8")
     assert page.startswith("# The second study\n")
     assert "asked \\| of second: recurrent − baseline" in page
-    # The overview has a line for each table and links to the pages made with it.
-    readme.write_text(block("overview", ""), encoding="utf-8")
-    second.unlink()
-    render_results_markdown(results)
-    lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
-    assert [line.partition(" |")[0] for line in lines] == [
-        "| [first](docs/results/mine.md)",
-        "| [second](docs/results/second.md)",
-    ]
-    gap = next(line for line in page.splitlines() if line.startswith("| asked")).replace("\\|", "").split("|")[2]
-    assert f"| {gap.strip()} | not distinguishable |" in lines[1]
     assert render_results_markdown(results, check=True) == []
+
+
+def test_the_smallest_model_within_a_point_of_the_best_stands_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, scores in {"near": (0.80, 0.805, 0.9), "far": (0.70, 0.75, 0.75)}.items():
+        factory = RunFactory(tmp_path / "results" / name / "runs", data=f"{name}.csv", rows=SMALL | {"test": 1_000})
+        for model, accuracy in zip(("linear", "recurrent", "baseline"), scores, strict=True):
+            factory.run(model, accuracy)
+    monkeypatch.setattr("docs.site.results.RUNGS", ("linear", "recurrent"))
+    monkeypatch.setattr("docs.site.results.TRIED_IN", ("near", "far"))
+    readme = tmp_path / "README.md"
+    readme.write_text(block("default-ladder"), encoding="utf-8")
+    render_results_markdown(tmp_path / "results", [readme])
+    heading, rows = cells(readme.read_text(encoding="utf-8").splitlines())
+    assert heading == ["Corpus", "linear", "recurrent"]
+    assert [[row[0], *(cell.startswith("**") for cell in row[1:])] for row in rows] == [
+        ["near", True, False],
+        ["far", False, True],
+    ]
+    assert [float(cell.strip("*")) for cell in rows[0][1:]] == pytest.approx([0.80, 0.805], abs=0.01)
 
 
 @pytest.mark.parametrize(

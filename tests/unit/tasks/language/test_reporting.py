@@ -100,16 +100,14 @@ def test_documents_show_a_language_study_beside_the_others_and_read_it_once(
     for record in (language_record(), language_record(leaks=True, preset="crt-tiny-leaks", loss=0.05)):
         write_record(results / "lm-leak" / "runs" / record.run_id, record)
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    blocks = ("overview", "lm-leak.across")
-    text = "".join(f"<!-- results:{name} begin -->\n<!-- results:{name} end -->\n" for name in blocks)
-    readme.write_text(text, encoding="utf-8")
+    readme.write_text("<!-- results:lm-leak.across begin -->\n<!-- results:lm-leak.across end -->\n", encoding="utf-8")
 
     def counted(folders: list[Path]) -> Any:
         read.append(len(folders))
         return load_runs(folders)
 
     monkeypatch.setattr(documents, "load_runs", counted)
-    # The overview and the scores in the README, the rest on a page of its own.
+    # The scores are in the README, the rest on a page of its own.
     assert render_results_markdown(results) and read == [2]
     page = (tmp_path / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
     assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
