@@ -195,10 +195,11 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 
 def write_yaml(values: Mapping[str, Any]) -> str:
     """Returns the YAML text of plain values, keys in their order."""
-    text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     # PyYAML writes some line separators (U+0085) as they are but reads them as spaces; escaped ones are kept.
     if any(character in text for character in "\x85\u2028\u2029"):
-        text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=False, width=120)
+        text = yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=False, width=120)
     return text
 
 
