@@ -111,6 +111,7 @@ def test_rows_that_give_a_query_away() -> None:
     assert rows_that_give_away(["Very bad!", "No more.", "x what 's", "no more . ."], rows) == {0, 4}
     assert rows_that_give_away(["very bad day"], rows) == {1}
     assert rows_that_give_away([], rows) == set()
+    assert rows_that_give_away(["这部电影很好看!"], ["我说:这部电影很好看。", "这部电影,很好看", "这部电影"]) == {0}
     # The words of all rows would take 20 MB.
     tracemalloc.start()
     try:

@@ -5,7 +5,7 @@ Five measures for each reported split, each against ``train``:
 ``exact``       the text itself is a training text;
 ``normalised``  the same after dropping case, punctuation and spacing;
 ``contained``   the row's word sequence, of 3 words or more, occurs verbatim inside a training text (or is one), as when
-                the phrases of one sentence are split at random; words are what spaces separate;
+                the phrases of one sentence are split at random (`recurra.data.reviews.words_of`);
 ``ngram``       at least 70 % of the row's 8-grams of words occur in training texts (the criterion of Chowdhery et al.,
                 "PaLM", 2022, section 8), which finds copies with small edits;
 ``source``      the row shares a source (a sentence, or a group that the user named) with a training row.
@@ -33,7 +33,7 @@ from scipy import stats
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import Words, runs, text_identity, texts_inside
+from recurra.data.reviews import Words, runs, text_identity, texts_inside, words_of
 from recurra.evaluation.audits.grading import keep_rows
 from recurra.evaluation.significance import wilson_interval
 
@@ -41,8 +41,9 @@ Indices = npt.NDArray[np.int64]
 
 
 class Overlap(NamedTuple):
-    """For each text: row of a training text that contains it, or -1; its n-grams; its n-grams in training texts."""
+    """For each text: its words; the row of a training text that contains it, or -1; its n-grams; those in training."""
 
+    words: Indices
     container: Indices
     ngrams: Indices
     ngrams_found: Indices
@@ -51,7 +52,7 @@ class Overlap(NamedTuple):
 def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int, min_words: int) -> Overlap:
     """Searches training texts for texts of ``min_words`` or more, and for the n-grams of all texts."""
     # 40,000 long reviews have ten million words, few of them different, so equal words share memory.
-    queries = [tuple(map(sys.intern, text.split())) for text in texts]
+    queries = [tuple(map(sys.intern, words_of(text))) for text in texts]
     container: dict[Words, int] = {}
     # Hashes of n-grams take a quarter of the memory of the n-grams.
     query_hashes = {hash(gram) for query in queries for gram in runs(query, ngram)}
@@ -59,15 +60,16 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
 
     def train_words() -> Iterator[Words]:
         for text in train_texts:
-            words = tuple(text.split())
+            words = words_of(text)
             seen_hashes.update(query_hashes.intersection(map(hash, runs(words, ngram))))
             yield words
 
     for row, query in texts_inside(set(queries), train_words(), min_words):
         container.setdefault(query, row)
     in_training = [[hash(gram) in seen_hashes for gram in runs(query, ngram)] for query in queries]
-    overlap_columns = ([container.get(query, -1) for query in queries], map(len, in_training), map(sum, in_training))
-    return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in overlap_columns))
+    containers = [container.get(query, -1) for query in queries]
+    columns = (map(len, queries), containers, map(len, in_training), map(sum, in_training))
+    return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in columns))
 
 
 # Largest share of a split's rows that each measure allows.
@@ -153,8 +155,8 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     }
     results = []
     for kind, (source, criterion) in copies.items():
-        if kind == "contained" and not (split.word_counts >= MIN_CONTAINED_WORDS).any():
-            results.append(skipped(kind, f"0 rows of {MIN_CONTAINED_WORDS} words or more, separated by spaces"))
+        if kind == "contained" and not (overlap.words >= MIN_CONTAINED_WORDS).any():
+            results.append(skipped(kind, f"0 rows of {MIN_CONTAINED_WORDS} words or more"))
             continue
         texts = [train.texts[row] for row in source[source >= 0][:_EXAMPLES].tolist()]
         results.append(judge(kind, source >= 0, criterion, [{"train_text": _cut(text)} for text in texts]))

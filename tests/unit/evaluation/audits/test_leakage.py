@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,9 +69,9 @@ def test_copies_fail_and_are_shown_and_unrelated_splits_pass() -> None:
     assert (got["exact"].value, got["exact"].status) == (1 / 200, "passed")
     few = _audit(TRAIN, ["a b c d"] * 50)["ngram"]
     assert few.status == "skipped" and "0 rows of 8 words" in few.summary
-    # Where words are not separated by spaces, no phrase is looked for, and none is said to be absent.
-    unspaced = _audit(["这部电影很好看我很喜欢"], ["这部电影很好看"])
-    assert (unspaced["exact"].status, unspaced["contained"].status) == ("passed", "skipped")
+    # Scripts without spaces: a part of a text, and another that only shares some characters.
+    unspaced = _audit(["这部电影很好看我很喜欢"], ["这部电影很好看", "这部电影我很喜欢"])
+    assert (unspaced["exact"].status, unspaced["contained"].value) == ("passed", 0.5)
     for train, test in ((TRAIN, []), ([], TRAIN)):
         assert [result.status for result in _audit(train, test).values()] == ["skipped"] * 5
 
@@ -143,6 +144,7 @@ def test_pooled_sst2_leaks_and_official_does_not(data_root: Path) -> None:
     assert {result.status for result in official} == {"passed"}
 
 
+HAN = [chr(code) for code in range(0x4E00, 0x4F00)]
 # Three words make repeats, overlapping matches and long common runs frequent.
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), max_size=8)
 
@@ -162,6 +164,20 @@ def test_agrees_with_a_plain_search(train: list[str], texts: list[str], ngram: i
     container = [stands(words) if len(words) >= min_words else -1 for words in split_texts]
     assert (got.container.tolist(), got.ngrams.tolist()) == (container, [len(each) for each in grams])
     assert got.ngrams_found.tolist() == [sum(stands(gram) >= 0 for gram in each) for each in grams]
+
+
+@given(st.lists(st.text("这部电影好看", max_size=30), max_size=6), st.text("这部电影好看", min_size=6, max_size=12))
+def test_what_stands_in_a_text_without_spaces_is_found(train: list[str], text: str) -> None:
+    (row,) = find_overlap(train, [text], ngram=8, min_words=3).container
+    assert row == next((number for number, other in enumerate(train) if text in other), -1)
+
+
+def test_copies_with_small_edits_are_found_without_spaces() -> None:
+    rng = random.Random(0)
+    train = ["".join(rng.choices(HAN, k=60)) for _ in range(40)]
+    copies = [text[:50] + "".join(rng.choices(HAN, k=10)) for text in train[:20]]
+    got = _audit(train, [*copies, *("".join(rng.choices(HAN, k=60)) for _ in range(20))])
+    assert got["ngram"].value == 0.5 and got["contained"].value == 0
 
 
 @pytest.mark.parametrize("equal", [False, True])
