@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.encoders import judge
+from benchmarks.encoders import deployed, judge
 from benchmarks.measures import provenance
 from recurra.adaptation import AdaptationOptions, adapt
 from recurra.core.errors import RecurraError, unknown
@@ -60,23 +60,25 @@ def teach(plan: str, loss: str, tokens: int, options: argparse.Namespace) -> Pat
     return folder
 
 
-def judged(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What an encoder is worth, kept in a file beside its folder."""
+def judge_all(folders: Sequence[Path], options: argparse.Namespace) -> list[list[dict[str, Any]]]:
+    """What each encoder is worth, kept in a file beside its folder. Their exports are timed side by side."""
     kind = "-".join(map(str, options.fine_tune)) or "frozen"
     kind += "".join(f" all-{seed}" for seed in options.all_rows)
-    path = folder.with_name(f"{folder.name} {kind}.json")
-    if not path.exists():
+    paths = {folder: folder.with_name(f"{folder.name} {kind}.json") for folder in folders}
+    missing = [folder for folder, path in paths.items() if not path.exists()]
+    costs = deployed([options.encoder, *map(str, missing)], options.data_root) if missing else {}
+    for folder in missing:
         rows = judge(
             [str(folder)],
             options.encoder,
             options.data_root,
             seeds=options.fine_tune,
             all_rows_seeds=options.all_rows,
+            costs=costs,
             reporter=Reporter(quiet=True),
         )
-        write_json(path, [{**row, "encoder": folder.name} for row in rows if row["encoder"] == str(folder)])
-    result: list[dict[str, Any]] = read_json(path)
-    return result
+        write_json(paths[folder], [{**row, "encoder": folder.name} for row in rows if row["encoder"] == str(folder)])
+    return [read_json(path) for path in paths.values()]
 
 
 def described(folder: Path, values: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = itertools.product(options.tokens, options.losses, options.plans)
     try:
         folders = [teach(plan, loss, tokens, options) for tokens, loss, plan in wanted]
-        encoders = [described(folder, judged(folder, options)) for folder in folders]
+        encoders = [
+            described(folder, values) for folder, values in zip(folders, judge_all(folders, options), strict=True)
+        ]
         write_json(options.output / "general.json", {**provenance(), "encoders": encoders})
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
