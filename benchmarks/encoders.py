@@ -94,7 +94,8 @@ def deployed(names: Sequence[str], data_root: Path) -> dict[str, dict[str, float
             run, export = Path(folder) / f"run-{number}", Path(folder) / f"export-{number}"
             given = ["--model", name, "--data", CORPORA[0], "--data-root", data_root, "--output", run, "--threads", 1]
             _run("train", *given, "--no-latency", "--protocol", "finetune-few", f"data.rows_per_label={COST_ROWS}")
-            _run("export", run, "--format", "onnx", "--precision", "int8", "--output", export)
+            asked = ["--format", "onnx", "--precision", "int8", "--data-root", data_root]
+            _run("export", run, *asked, "--output", export)
             classifiers[name] = Classifier.from_export(export, threads=1)
             mib[name] = sum(path.stat().st_size for path in export.iterdir()) / 2**20
         texts = load_dataset(DataConfig(name=CORPORA[0]), data_root).splits["test"].texts[:TIMED_TEXTS]
