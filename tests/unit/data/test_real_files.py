@@ -98,10 +98,9 @@ FILES: dict[str, bytes] = {
 
 
 def documented() -> Iterator[str]:
-    rows = PAGE.read_text(encoding="utf-8").splitlines()
-    for row in rows:
-        if row.startswith("|") and "`recurra data describe " in row:
-            yield re.findall(r"`(recurra data describe [^`]*)`", row.replace("\\|", "|"))[-1]
+    table = PAGE.read_text(encoding="utf-8").partition("`recurra data describe` … |\n")[2].partition("\n\n")[0]
+    for row in table.splitlines()[1:]:
+        yield "recurra data describe " + re.findall(r"`([^`]*)`", row.replace("\\|", "|"))[-1]
 
 
 COMMANDS = list(documented())
