@@ -32,6 +32,7 @@ def test_a_stopped_study_goes_on_and_its_record_has_every_encoder(
     monkeypatch.setattr(encoders, "WITH_ALL_ROWS", str(judged_on))
     monkeypatch.setattr(encoders, "PROTOCOLS", {8: "finetune-few"})
     monkeypatch.setattr(encoders, "_DRAWS", {8: 2})
+    monkeypatch.setattr(encoders, "COST_ROWS", 32)
     monkeypatch.setenv("HOME", str(tmp_path))
     asked: list[str] = []
     first: list[dict[str, Any]] = []
