@@ -69,7 +69,7 @@ def frozen_accuracy(
 
 
 def _run(*words: object) -> int:
-    """Runs a command, whose output is no result of this one; 3 is an audit that failed or an export that was refused."""
+    """Runs a command, silently; 3 is an audit that failed or an export that was refused."""
     with contextlib.redirect_stdout(sys.stderr):
         code = recurra([*map(str, words), "--quiet"])
     if code not in (0, 3):
