@@ -247,6 +247,8 @@ def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: in
     strongest = max(prediction["words"], key=lambda word: word["effect"])
     note = page.locator("#results .words + p").inner_text()
     assert f"For {prediction['label']}: {strongest['text']} ({strongest['effect']:+.3f})" in note
+    remainder = f"{prediction['remainder']:+.3f}".replace("-", "−")
+    assert (f"words do {remainder} together" in note) == (abs(prediction["remainder"]) >= 0.0005)
     found.reads_well(width, "light")
 
 
@@ -330,8 +332,8 @@ def test_a_text_that_is_longer_than_the_model_reads_is_told_and_explained_as_far
             assert page.locator("#results").get_by_text("only about its first 3 tokens").count() == told
         engine.batches.clear()
         explain(page)
-        # The text, and its three words left out in turn.
-        assert sum(map(len, engine.batches)) == 4 and page.locator("#results .words").inner_text() == "a b c d e"
+        # The text, its three words left out in turn, and all of them.
+        assert sum(map(len, engine.batches)) == 5 and page.locator("#results .words").inner_text() == "a b c d e"
         upload(page, b"text\na b c\na b c d\n")
         page.click("#run")
         playwright.expect(page.locator("#state")).to_contain_text(
