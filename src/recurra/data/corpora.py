@@ -28,12 +28,11 @@ from recurra.data.reviews import (
     YELP_REVIEWS,
     Reviews,
     load_reviews,
-    rows_that_give_away,
-    text_identity,
 )
 from recurra.data.splits import length_tail, load_files, rows_of_each_label, stratified_fraction
 from recurra.data.sst2 import SST2, load_sst2, with_treebank_labels
 from recurra.data.tables import TABLE_FORMATS, stream_texts
+from recurra.data.words import rows_that_give_away, text_identity
 
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
 IN_MEMORY = "in-memory"

@@ -25,9 +25,9 @@ from recurra.data.corpora import CORPORA, SENTENCE_END, load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import cache_path, cached_arrays, encode_texts
 from recurra.data.formats import check_text, split_names
-from recurra.data.reviews import rows_that_give_away, text_identity
 from recurra.data.tables import STREAM_FORMATS, TableFile, check_path
 from recurra.data.tokenization import tokenizer_hash
+from recurra.data.words import rows_that_give_away, text_identity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

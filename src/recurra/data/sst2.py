@@ -28,7 +28,8 @@ from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit, joined
 from recurra.data.parquet import read_parquet_table
 from recurra.data.releases import Release
-from recurra.data.reviews import LABEL_NAMES, rows_that_give_away
+from recurra.data.reviews import LABEL_NAMES
+from recurra.data.words import rows_that_give_away
 
 SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")

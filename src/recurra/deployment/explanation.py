@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recurra.data.words import UNSPACED
 from recurra.deployment.decision import LabelDecision
 
 # A text is computed once without each of its words (with more words: without this many runs of words), and once without
@@ -24,8 +25,11 @@ from recurra.deployment.decision import LabelDecision
 MOST_PARTS = 64
 # Number of texts that are explained together.
 _TOGETHER = 16
-# Letters and digits with apostrophes between them; or neither these nor common punctuation, such as signs and emoji.
-_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
+# Two characters of a script without spaces; letters and digits with apostrophes between them; or neither these nor
+# common punctuation, such as signs and emoji.
+_LETTERS = rf"[^\W{UNSPACED}]+"
+_MARKS = r"\s!-/:-@\[-`{-~…“”‘’–—\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
+_WORD = re.compile(rf"[{UNSPACED}]{{1,2}}|{_LETTERS}(?:['’]{_LETTERS})*|[^\w{_MARKS}{UNSPACED}]+")
 _DIGITS = 6
 
 Probabilities = npt.NDArray[np.float64]

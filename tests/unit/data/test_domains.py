@@ -18,7 +18,8 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.domains import LABEL_NAMES, MARKS, load_domains, one_convention
-from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
+from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS
+from recurra.data.words import text_identity
 from recurra.evaluation.audits.shortcuts import audit_shortcuts
 from small_treebank import write_sst2, write_table
 

@@ -16,7 +16,8 @@ from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit, joined
-from recurra.data.reviews import balanced, cut_by_label, one_pool, text_identity
+from recurra.data.reviews import balanced, cut_by_label, one_pool
+from recurra.data.words import text_identity
 from small_treebank import write_table
 
 

@@ -13,8 +13,8 @@ from recurra.core.errors import DataError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.reviews import rows_that_give_away
 from recurra.data.sst2 import TREES_FILE, read_phrases, read_tree
+from recurra.data.words import rows_that_give_away
 from small_treebank import write_part, write_sst2, write_treebank
 
 SENTENCES = 40

@@ -36,6 +36,12 @@ def test_spans_are_whole_words_in_their_order_and_no_more_than_allowed(text: str
     assert bool(spans) == any(character.isalnum() or character in "_😀" for character in text)
 
 
+def test_texts_without_spaces_are_taken_two_characters_at_a_time() -> None:
+    text = "这部电影 was不好看。ดีมาก 👍"
+    words = ["这部", "电影", "was", "不好", "看", "ดี", "มา", "ก", "👍"]
+    assert [text[start:end] for start, end in spans_of(text)] == words
+
+
 def test_a_long_text_is_taken_in_runs_of_words() -> None:
     text = " ".join(f"w{number}" for number in range(1000))
     spans = spans_of(text)

@@ -5,7 +5,7 @@ Five measures for each reported split, each against ``train``:
 ``exact``       the text itself is a training text;
 ``normalised``  the same after dropping case, punctuation and spacing;
 ``contained``   the row's word sequence, of 3 words or more, occurs verbatim inside a training text (or is one), as when
-                the phrases of one sentence are split at random (`recurra.data.reviews.words_of`);
+                the phrases of one sentence are split at random (`recurra.data.words.words_of`);
 ``ngram``       at least 70 % of the row's 8-grams of words occur in training texts (the criterion of Chowdhery et al.,
                 "PaLM", 2022, section 8), which finds copies with small edits;
 ``source``      the row shares a source (a sentence, or a group that the user named) with a training row.
@@ -33,7 +33,7 @@ from scipy import stats
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import Words, runs, text_identity, texts_inside, words_of
+from recurra.data.words import Words, runs, text_identity, texts_inside, words_of
 from recurra.evaluation.audits.grading import keep_rows
 from recurra.evaluation.significance import wilson_interval
 
