@@ -97,7 +97,7 @@ def deployed(names: Sequence[str], data_root: Path) -> dict[str, dict[str, float
             given = ["--model", name, "--data", CORPORA[0], "--data-root", data_root, "--output", run, "--threads", 1]
             asked = ["--protocol", "finetune-small", f"data.rows_per_label={COST_ROWS}", "max_epochs=3"]
             _run("train", *given, "--no-latency", *asked)
-            asked = ["--format", "onnx", "--precision", "int8", "--data-root", data_root]
+            asked = ["--format", "onnx", "--precision", "int8", "--data-root", str(data_root)]
             if _run("export", run, *asked, "--output", export):
                 continue
             classifiers[name] = Classifier.from_export(export, threads=1)
