@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -184,12 +183,6 @@ def pool(rows: list[tuple[str, int]]) -> TextSplit:
 
 def numbered(counts: list[int]) -> TextSplit:
     return pool([(f"{label} {row}", label) for label, count in enumerate(counts) for row in range(count)])
-
-
-@given(st.text())
-def test_the_identity_of_a_text_is_its_words(text: str) -> None:
-    expected = re.sub(r"[\W_]+", " ", text.casefold()).strip() or text.strip()
-    assert text_identity(text) == expected
 
 
 @given(ROWS, st.data())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.sst2 import TREES_FILE, read_phrases, read_tree
-from recurra.data.words import rows_that_give_away
 from small_treebank import write_part, write_sst2, write_treebank
 
 SENTENCES = 40
@@ -104,21 +102,6 @@ def test_the_public_name_is_loaded_through_datasets(monkeypatch) -> None:
     monkeypatch.setattr("datasets.load_dataset", public)
     dataset = load_dataset(DataConfig(name="sst2", protocol="pooled"))
     assert [len(split) for split in dataset.splits.values()] == [32, 4, 4]
-
-
-def test_rows_that_give_a_query_away() -> None:
-    rows = ["very bad .", "a very bad day", "bad", "it was no more .", "no more", "what 's next"]
-    assert rows_that_give_away(["Very bad!", "No more.", "x what 's", "no more . ."], rows) == {0, 4}
-    assert rows_that_give_away(["very bad day"], rows) == {1}
-    assert rows_that_give_away([], rows) == set()
-    assert rows_that_give_away(["这部电影很好看!"], ["我说:这部电影很好看。", "这部电影,很好看", "这部电影"]) == {0}
-    # The words of all rows would take 20 MB.
-    tracemalloc.start()
-    try:
-        assert rows_that_give_away(["no such words"], ["word " * 200] * 2_000) == set()
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.data
