@@ -134,11 +134,11 @@ class LabelColumn:
         Raises:
             ValueError: If no label can be read from the cell; the caller adds file and row.
         """
-        if isinstance(cell, Choices) and len(cell) <= 1:
-            return word(cell[0]) if cell else ""
         parsed = cell if isinstance(cell, list | dict) else _parsed_list(cell)
         if parsed is None:
             return word(cell)
+        if isinstance(parsed, list) and len(parsed) <= 1 and not isinstance(next(iter(parsed), None), list | dict):
+            return word(parsed[0]) if parsed else ""
         if isinstance(parsed, dict) and not isinstance(parsed.get("choices"), list):
             advice = "; write the name of the label"
         elif any(isinstance(part, list | dict) for part in parsed):

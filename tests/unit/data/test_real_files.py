@@ -77,6 +77,7 @@ FILES: dict[str, bytes] = {
     "title.csv": table(header="title,body,label", rows=[("A room", *row) for row in ROWS]).encode(),
     "flags.csv": table(header="text,late,rude", rows=FLAGS).encode(),
     "bars.csv": table(rows=[(text, "|".join(labels)) for text, labels in SEVERAL]).encode(),
+    "doccano-one.jsonl": json_lines([{"id": n, "text": t, "label": [own]} for n, (t, own) in enumerate(ROWS)]),
     "python.csv": table(";", rows=LISTS).replace("@", ",").encode(),
     "doccano.jsonl": json_lines([{"id": n, "text": text, "label": labels} for n, (text, labels) in enumerate(SEVERAL)]),
     "studio.json": json.dumps(label_studio(ONE)).encode(),

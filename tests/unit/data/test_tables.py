@@ -141,7 +141,7 @@ OBJECT = '{"text": "a", "label": 1}\n'
         ("rows.jsonl", OBJECT + '{"text": "b", ', ["line 2", "column", "not valid JSON"]),
         ("rows.jsonl", OBJECT + '{"label": 0}', ["line 2", "no column 'text'"]),
         ("rows.jsonl", OBJECT + '{"text": 5, "label": 0}', ["line 2", "the text is 5", "int"]),
-        ("rows.jsonl", OBJECT + '{"text": "b", "label": [0]}', ["line 2", "'label'", "list"]),
+        ("rows.jsonl", OBJECT + '{"text": "b", "label": [0, 1]}', ["line 2", "'label'", "list"]),
         ("rows.jsonl", OBJECT + "[" * 100_000, ["line 2", "not valid JSON"]),
         (
             "rows.jsonl",
