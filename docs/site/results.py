@@ -222,7 +222,7 @@ def study_page(summary: Summary, folder: str) -> str:
     ]
     lines += [f"* failed run: {escaped(run['run_id'])}: {escaped(run['reason'])}" for run in summary.failed_runs]
     blocks.append("\n".join(lines))
-    blocks.append(f"The rest: `recurra study report {folder}`.")
+    blocks.append(f"More: `recurra study report {folder}`.")
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -366,7 +366,7 @@ def _asked(summary: Summary) -> str:
         )
         gaps = [form.NONE if line is None else _gap(line, measure) for line in of_column]
         rows.append([f"{escaped(name)}: {escaped(a)} − {escaped(b)}", *gaps])
-    note = f"Gaps in {measure.unit} of {measure.in_text} ± half of the 95 % interval; bold: distinguishable"
+    note = f"{measure.unit.capitalize()} of {measure.in_text} ± half of the 95 % interval; bold: distinguishable"
     note += ", † by the rows of one seed alone." if any("†" in cell for row in rows for cell in row) else "."
     return "\n\n".join([markdown_grid(["Asked", *map(escaped, columns)], rows), note])
 
