@@ -28,7 +28,7 @@ from recurra.core.errors import DataError, did_you_mean
 from recurra.core.record import MOST_LABELS
 from recurra.data.cleaning import FIRST, clean_text, removed_by
 from recurra.data.formats import check_text, find_column, join_cells, naming_options, short_repr, split_names
-from recurra.data.tables import Choices, TableFile, Unanswered
+from recurra.data.tables import TableFile, Unanswered
 
 DEFAULT_ID_COLUMN = "id"
 # The options to propose if the label column is missing.
