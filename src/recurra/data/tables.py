@@ -362,10 +362,6 @@ MADE_FROM = b"recurra.made_from"
 """Metadata key of Parquet files written from rows in memory; its value is the name of the rows in messages."""
 
 
-class Choices(list[Any]):
-    """Labels of a tool that always writes a list, even for a single label."""
-
-
 class Unanswered(str):
     """The cell of a text that nobody has answered in a tool; any other empty cell or list may mean no labels."""
 
@@ -378,7 +374,7 @@ def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any
         labels = [word.removeprefix(_FASTTEXT_PREFIX) for word in words if word.startswith(_FASTTEXT_PREFIX)]
         text = " ".join(word for word in words if not word.startswith(_FASTTEXT_PREFIX))
         if words:
-            yield number, {"text": text, "label": Choices(labels)}
+            yield number, {"text": text, "label": labels}
 
 
 def _csv_rows(
@@ -439,17 +435,17 @@ def _choices_of_cell(cell: Any) -> Any:
     if isinstance(cell, str) and cell.startswith('{"choices"'):
         with suppress(ValueError, RecursionError):
             cell = json.loads(cell)
-    return Choices(cell["choices"]) if isinstance(cell, dict) and isinstance(cell.get("choices"), list) else cell
+    return cell["choices"] if isinstance(cell, dict) and isinstance(cell.get("choices"), list) else cell
 
 
 def _label_studio_row(record: dict[str, Any]) -> ToolRow:
-    answers: dict[str, Choices] = {}
+    answers: dict[str, list[Any]] = {}
     items = (item for item in record.get("annotations") or () if isinstance(item, dict))
     answered = [item for item in items if not item.get("was_cancelled")]
     for result in answered[0].get("result", []) if answered else ():
         value = result.get("value", {})
         if "choices" in value:
-            answers.setdefault(str(result.get("from_name", "label")), Choices()).extend(value["choices"])
+            answers.setdefault(str(result.get("from_name", "label")), []).extend(value["choices"])
         elif result.get("type") in ("labels", "hypertextlabels"):
             raise ValueError("it marks passages of a text, and choices for whole texts are read")
     return ToolRow({"id": record.get("id"), **record["data"]}, answers, len(answered))
@@ -465,7 +461,7 @@ def _argilla_row(record: dict[str, Any]) -> ToolRow:
         replies = [reply.get("values") or {} for reply in _submitted(responses)]
         responses = {name: [values[name] for values in replies if name in values] for name in (replies or [{}])[0]}
     submitted = {name: values for name, replies in responses.items() if (values := _submitted(replies or ()))}
-    answers = {name: _as_choices(values[0]["value"]) for name, values in submitted.items()}
+    answers = {name: values[0]["value"] for name, values in submitted.items()}
     people = max(map(len, submitted.values()), default=0)
     return ToolRow({"id": record.get("id"), **record["fields"]}, answers, people)
 
@@ -478,11 +474,7 @@ def _submitted(replies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _prodigy_row(record: dict[str, Any]) -> ToolRow:
     answer = record.get("accept", record.get("label"))
     accepted = record.get("answer", "accept") == "accept"
-    return ToolRow({**record, "label": _as_choices(answer) if accepted else Unanswered()}, {}, 1)
-
-
-def _as_choices(value: Any) -> Any:
-    return Choices(value) if isinstance(value, list) else value
+    return ToolRow({**record, "label": answer if accepted else Unanswered()}, {}, 1)
 
 
 @dataclass(frozen=True, eq=False)
